@@ -1,0 +1,7 @@
+"""``python -m project`` is the ``lightning`` command."""
+
+import sys
+
+from project.cli import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""MNIST: handwritten digits, the data set that everybody knows."""
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torchvision.datasets import MNIST  # type: ignore[import-untyped]
+
+from project.data import idx
+from project.data.download import download, missing
+from project.data.images import ImageDataModule
+
+
+class MNISTDataModule(ImageDataModule):
+    """60,000 training and 10,000 test images of handwritten digits, 28 x 28 (LeCun et al. 1998).
+
+    Args:
+        data_dir: Folder with ``MNIST/raw``; the files may also lie in it directly, packed (.gz) or
+            not.
+        download: Get the files if they are not there.
+        shift: Largest random shift of a training image in pixels, along both axes.
+        kwargs: See :class:`ImageDataModule`.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+
+    class_names: ClassVar[list[str]] = [str(digit) for digit in range(10)]
+    in_channels: ClassVar[int] = 1
+    native_size: ClassVar[int] = 28
+    # Computed from the 60,000 training images; the exact values are 0.130660 and 0.308108.
+    mean: ClassVar[tuple[float, ...]] = (0.1307,)
+    std: ClassVar[tuple[float, ...]] = (0.3081,)
+
+    def __init__(
+        self,
+        data_dir: str = "data",
+        download: bool = True,
+        shift: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if shift < 0:
+            raise ValueError(f"shift must be at least 0, got {shift}")
+        self.data_dir, self.download, self.shift = data_dir, download, shift
+
+    def prepare_data(self) -> None:
+        """Download what is not there, on one process."""
+        if idx.find(self.data_dir, "MNIST") is None and self.download:
+            files = idx.describe(self.data_dir, "MNIST")
+            download("MNIST", files, lambda: MNIST(self.data_dir, download=True))
+
+    def load(self, train: bool) -> tuple[Tensor, Tensor]:
+        """Read the images and labels."""
+        folder = idx.find(self.data_dir, "MNIST")
+        if folder is None:
+            raise missing("MNIST", "no files", idx.describe(self.data_dir, "MNIST"))
+        return idx.read(folder, train)

@@ -1,0 +1,79 @@
+"""What the verbs print: which checkpoint, which scores, where to look next."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.table import Table
+
+from project.request import Request
+
+
+def show_start(trainer: Trainer, model: LightningModule, run_dir: Path) -> None:
+    """Say what is about to be trained on what, and where the run's folder is."""
+    datamodule = getattr(trainer, "datamodule", None)
+    net = getattr(model, "net", model)
+    parameters = sum(p.numel() for p in model.parameters())
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    sizes = {name: getattr(datamodule, f"{name}_set", None) for name in ("train", "val")}
+    counts = ", ".join(
+        f"{len(split):,} {name}" for name, split in sizes.items() if split is not None
+    )
+    _print(
+        f"Model  {type(net).__name__}, {parameters:,} parameters"
+        + (f", {frozen:,} of them frozen" if frozen else "")
+    )
+    _print(f"Data   {type(datamodule).__name__}" + (f", {counts} samples" if counts else ""))
+    _print(f"Run    {run_dir}")
+
+
+def show_checkpoint(request: Request) -> None:
+    """Say which run and which file is evaluated."""
+    _print(f"Run {request.run.path if request.run else ''}, checkpoint {request.ckpt_path}")
+
+
+def show_scores(results: Iterable[Mapping[str, float]]) -> None:
+    """Print a table of scores."""
+    table = Table("metric", "value")
+    for scores in results:
+        for name, value in scores.items():
+            table.add_row(name, f"{value:.4f}")
+    _print(table)
+
+
+def show_fit(
+    scores: dict[str, float], trainer: Trainer, seconds: float, run_dir: Path | None
+) -> None:
+    """Print how a training went and the commands that follow.
+
+    Args:
+        scores: ``val/…`` of the best checkpoint and ``test/…``.
+        trainer: The trainer, after the test.
+        seconds: Wall time since the command began.
+        run_dir: The run's folder; None when nothing was kept.
+    """
+    names = dict.fromkeys(
+        key.split("/", 1)[1] for key in scores if key.startswith(("val/", "test/"))
+    )
+    if names:
+        table = Table("", "val (best)", "test")
+        for name in names:
+            row = (scores.get(f"{split}/{name}") for split in ("val", "test"))
+            table.add_row(name, *("" if value is None else f"{value:.4f}" for value in row))
+        _print(table)
+    _print(f"{trainer.current_epoch} epochs, {trainer.global_step} steps, {seconds:.0f} s in all")
+    if run_dir is None:
+        _print("Nothing was kept: a trial run (fast_dev_run).")
+        return
+    _print(f"Run    {run_dir}")
+    _print(
+        f"Next   tensorboard --logdir {run_dir.parent.parent}     curves, images, hyperparameters"
+    )
+    _print(f"       lightning predict --run {run_dir}     predictions of the test split")
+
+
+@rank_zero_only
+def _print(what: str | Table) -> None:
+    Console(highlight=False, soft_wrap=True).print(what, markup=False)

@@ -1,0 +1,210 @@
+"""A run is one folder, ``logs/<experiment>/<run>/``: where it is, what is in it, which is best."""
+
+import importlib
+import json
+import os
+import re
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from project.mistakes import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from lightning import LightningDataModule, LightningModule
+
+LOGS = "logs"
+RECORD = "run.json"
+CONFIG = "config.yaml"
+DIFF = "uncommitted.diff"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder, read without torch.
+
+    Args:
+        path: The folder that holds ``run.json`` and ``config.yaml``.
+    """
+
+    path: Path
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """What ``run.json`` says, or nothing where it is missing or unreadable."""
+        try:
+            content = json.loads((self.path / RECORD).read_text())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    @property
+    def experiment(self) -> str:
+        """The recipe's name; the folder above where the record does not say."""
+        return str(self.record.get("experiment", self.path.parent.name))
+
+    @property
+    def config(self) -> Path:
+        """The whole resolved configuration."""
+        return self.path / CONFIG
+
+    @property
+    def state(self) -> str:
+        """``running``, ``finished``, ``preempted`` or ``failed``; without its process: failed."""
+        state = str(self.record.get("state", "failed"))
+        return "failed" if state == "running" and not _alive(self.record) else state
+
+    def checkpoint(self, which: str) -> Path:
+        """Return the file of the ``best`` or the ``last`` checkpoint, wherever the folder is now.
+
+        Raises:
+            UserError: If the run has no such checkpoint.
+        """
+        if which not in ("best", "last"):
+            raise UserError(f"A checkpoint is best, last or a file, got {which!r}.")
+        recorded = self.record.get(f"{which}_ckpt")
+        if recorded and (self.path / recorded).is_file():
+            return Path(self.path, recorded)
+        files = self.checkpoints()
+        if which == "last" and files:
+            return files[-1]
+        raise UserError(
+            f"Run {self.path} (state: {self.state}) has no {which} checkpoint."
+            + (" Take --ckpt_path last." if files else " Train one: lightning fit")
+        )
+
+    def checkpoints(self) -> list[Path]:
+        """Return the checkpoint files, oldest first."""
+        files = [f for f in (self.path / "checkpoints").glob("*.ckpt") if f.is_file()]
+        return sorted(files, key=lambda f: f.stat().st_mtime_ns)
+
+
+def _alive(record: dict[str, Any]) -> bool:
+    """Whether the process that wrote the record still runs; yes if it is on another host."""
+    if record.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(int(record.get("pid", 0)), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):
+        return True
+    return True
+
+
+def safe_name(name: str) -> str:
+    """Turn a name into one that file systems, URLs and TensorBoard's filters take unchanged."""
+    return re.sub(r"[^\w.+=-]+", "-", name, flags=re.ASCII).strip("-.") or "run"
+
+
+def new_run(root: Path, experiment: str) -> Path:
+    """Make the folder of a new run; its name is the time, so that names sort."""
+    stem = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for attempt in range(1, 1000):
+        path = root / experiment / (stem if attempt == 1 else f"{stem}_{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # another run began in the same second
+            continue
+        return path
+    raise RuntimeError(f"1000 runs of {experiment} in one second under {root}")
+
+
+def discard_if_empty(path: Path | None) -> None:
+    """Remove the folder of a run that never began, and the folders above it that hold nothing."""
+    for folder in [path, *path.parents[:2]] if path else []:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+
+
+def all_runs(root: Path, experiment: str | None = None) -> list[Run]:
+    """Return the runs below ``root``, of one experiment or of all, oldest first."""
+    found = [Run(f.parent) for f in root.glob(f"{experiment or '*'}/*/{RECORD}")]
+    return sorted(found, key=lambda run: (str(run.record.get("started", "")), run.path.name))
+
+
+def find_run(spec: str | Path, root: Path | str = LOGS, experiment: str | None = None) -> Run:
+    """Find a run by its folder, or the newest by the word ``last``.
+
+    Args:
+        spec: A run's folder, or ``last``.
+        root: Where ``last`` looks.
+        experiment: Where given, ``last`` is the newest run of this experiment.
+
+    Raises:
+        UserError: If there is no such run.
+    """
+    if str(spec) != "last":
+        return _run_at(Path(spec), Path(root))
+    runs = [run for run in all_runs(Path(root), experiment) if run.checkpoints()]
+    if runs:
+        return runs[-1]
+    which = f"run of {experiment}" if experiment else "run"
+    others = [run for run in all_runs(Path(root)) if run.checkpoints()]
+    hint = (
+        f"The newest of all is {others[-1].path}: add --run last." if others else "Train one first."
+    )
+    raise UserError(f"No {which} with a checkpoint in {root}/. {hint}")
+
+
+def _run_at(path: Path, root: Path) -> Run:
+    if (path / CONFIG).is_file():
+        return Run(path)
+    if (path.parent / CONFIG).is_file() and path.name == "checkpoints":
+        return Run(path.parent)
+    known = [str(run.path) for run in all_runs(root)]
+    hint = did_you_mean(str(path), known) or " Give the folder of a run, or the word last."
+    raise UserError(f"{path} is not a run (no {CONFIG} in it).{hint}")
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A trained run, ready to be used.
+
+    Args:
+        run: Its folder.
+        task: The LightningModule with the checkpoint's weights, in evaluation mode.
+        datamodule: The data module the run was trained on, not set up yet.
+        ckpt_path: The file that the weights come from.
+    """
+
+    run: Run
+    task: "LightningModule"
+    datamodule: "LightningDataModule"
+    ckpt_path: Path
+
+
+def load_run(
+    run: str | Path = "last", ckpt_path: str = "best", root: str | Path = LOGS
+) -> LoadedRun:
+    """Load a run's weights and data module; no code runs but that of the classes it names.
+
+    Args:
+        run: A run's folder, or ``last``.
+        ckpt_path: ``best``, ``last`` or a file.
+        root: Where ``last`` looks.
+
+    Raises:
+        UserError: If there is no such run or checkpoint.
+    """
+    import yaml
+
+    found = find_run(run, root)
+    file = found.checkpoint(ckpt_path) if ckpt_path in ("best", "last") else Path(ckpt_path)
+    config = yaml.safe_load(found.config.read_text())
+    # Lightning refuses classes that only a checkpoint names; the configuration is the user's own.
+    task_class, data_class = (_class(config[key]["class_path"]) for key in ("model", "data"))
+    task = task_class.load_from_checkpoint(file, map_location="cpu", weights_only=True)
+    datamodule = data_class.load_from_checkpoint(file, map_location="cpu", weights_only=True)
+    return LoadedRun(found, task.eval(), datamodule, file)
+
+
+def _class(path: str) -> type[Any]:
+    module, name = path.rsplit(".", 1)
+    found: type[Any] = getattr(importlib.import_module(module), name)
+    return found

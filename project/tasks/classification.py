@@ -1,0 +1,285 @@
+"""Image classification: cross-entropy, counted metrics, one optimizer and one schedule."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from project.mistakes import UserError
+from project.optim import WarmupCosine
+from project.tasks import fit_check
+from project.tasks.arguments import check_arguments, is_plain
+from project.tasks.plan import Plan, Scheduler, accumulation_factor
+from project.tasks.tally import PerClass, Tally, per_class
+
+Batch = tuple[Tensor, ...] | list[Tensor]
+
+
+class ClassificationTask(L.LightningModule):
+    """Assign every image to one of ``num_classes`` classes.
+
+    Logs ``<split>/loss`` (cross-entropy, nats per image) and ``<split>/acc`` (fraction in [0, 1])
+    for train, val and test, and ``<split>/f1`` (macro mean over the classes that occur or are
+    predicted) for val and test. Train figures are means over the steps since they were last logged.
+
+    Args:
+        net: Maps images ``(B, C, H, W)`` to logits ``(B, num_classes)``.
+        num_classes: Number of classes; labels run from 0 to ``num_classes - 1``, -100 is ignored.
+        class_names: Name of every class, in the order of the labels.
+        optimizer: Its weight decay leaves out biases and normalisation layers.
+        scheduler: Learning rate over time; null keeps it constant.
+        scheduler_monitor: What ``ReduceLROnPlateau`` watches, one of ``logged``.
+        scheduler_interval: When the schedule moves; null means every optimizer step for schedules
+            defined over steps (``WarmupCosine``, ``OneCycleLR``, ``CyclicLR``), else every epoch.
+        label_smoothing: Probability mass spread over all classes, in [0, 1); training loss only, so
+            that ``val/loss`` stays comparable across runs.
+        class_weights: Weight of every class in the training loss.
+        scale_lr: Batch size that the learning rate was tuned for: lr is multiplied by the global
+            batch (batch_size x processes x accumulated batches) over this; null leaves lr as given.
+        compile: Compile the network for training: minutes at the start, faster steps on a GPU.
+        channels_last: Keep images and convolutions as ``(B, H, W, C)`` in memory: faster
+            convolutions in half precision.
+
+    Raises:
+        ValueError: If an argument is out of range or a list has not ``num_classes`` entries.
+    """
+
+    logged: ClassVar[tuple[str, ...]] = ("train/loss", "train/acc", "val/loss", "val/acc", "val/f1")
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        net: nn.Module,
+        num_classes: int,
+        class_names: list[str] | None = None,
+        optimizer: OptimizerCallable = torch.optim.AdamW,
+        scheduler: LRSchedulerCallable | None = WarmupCosine,
+        scheduler_monitor: str = "val/loss",
+        scheduler_interval: Literal["step", "epoch"] | None = None,
+        label_smoothing: float = 0.0,
+        class_weights: list[float] | None = None,
+        scale_lr: int | None = None,
+        compile: bool = False,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        check_arguments(num_classes, class_names, class_weights, label_smoothing, scale_lr)
+        if scheduler_monitor not in self.logged:
+            raise ValueError(
+                f"scheduler_monitor must be one of {', '.join(self.logged)}, "
+                f"got {scheduler_monitor}"
+            )
+        # Under the command line Lightning stores the plain configuration, network included, so that
+        # load_from_checkpoint(path) works. From Python these three are objects that no weights_only
+        # load accepts: load_from_checkpoint(path, net=net) then needs the network again.
+        self.save_hyperparameters(logger=False, ignore=["net", "optimizer", "scheduler"])
+        if "_instantiator" in self.hparams:
+            self.save_hyperparameters(logger=False)
+        self.net = net.to(memory_format=torch.channels_last) if channels_last else net
+        self.num_classes = num_classes
+        self.class_names = class_names or [str(label) for label in range(num_classes)]
+        self.make_optimizer = optimizer
+        self.make_scheduler = scheduler
+        self.scheduler_monitor = scheduler_monitor
+        self.scheduler_interval = scheduler_interval
+        self.label_smoothing = label_smoothing
+        self.scale_lr = scale_lr
+        self.compile_net = compile
+        self.channels_last = channels_last
+        weights = torch.tensor(class_weights) if class_weights else None
+        self.register_buffer("class_weights", weights, persistent=False)
+        self.confusion_matrix: Tensor | None = None
+        self._expects_rgb = fit_check.first_conv_channels(net) == 3
+        self._train_tally = Tally(num_classes)
+        self._eval_tally = Tally(num_classes)
+        self._metric_is_new = False
+        self._checked = False
+        self._plan: Plan | None = None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(B, C, H, W)`` to logits ``(B, num_classes)``, float32 in half precision.
+
+        Grey images are repeated to three channels for a network that expects RGB.
+        """
+        if self._expects_rgb and images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        logits: Tensor = self.net(images)
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return the mean loss of ``(images, labels, ...)``; log every ``log_every_n_steps``."""
+        images, labels, *_ = batch
+        logits = self(images)
+        with self._label_check(labels):
+            loss = F.cross_entropy(
+                logits, labels, weight=self.class_weights, label_smoothing=self.label_smoothing
+            )
+        valid = (labels >= 0).sum()
+        self._train_tally.add(loss.detach() * valid, logits.detach(), labels)
+        self._log_train(batch_idx)
+        return loss * accumulation_factor(self.trainer, batch_idx)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Count ``(images, labels, ...)`` and return logits ``(B, num_classes)``."""
+        images, labels, *_ = batch
+        logits: Tensor = self(images)
+        with self._label_check(labels):
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+        self._eval_tally.add(loss, logits, labels)
+        return logits
+
+    def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Count ``(images, labels, ...)`` and return logits ``(B, num_classes)``."""
+        return self.validation_step(batch, batch_idx)
+
+    def predict_step(self, batch: Batch | Tensor, batch_idx: int) -> Tensor:
+        """Return probs ``(B, num_classes)``, float32, of ``(images, ...)`` or of images alone."""
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        logits: Tensor = self(images)
+        return logits.float().softmax(dim=1)
+
+    @contextmanager
+    def _label_check(self, labels: Tensor) -> Iterator[None]:
+        try:
+            yield
+        except IndexError as error:  # on a CPU; CUDA asserts in the kernel
+            raise UserError(
+                f"A label is {int(labels.max())}, but num_classes is {self.num_classes}, labels "
+                f"end at {self.num_classes - 1}. Set --model.num_classes or correct the labels."
+            ) from error
+
+    def _log_train(self, batch_idx: int) -> None:
+        every: int = getattr(self.trainer, "log_every_n_steps")  # noqa: B009
+        last = batch_idx + 1 == self.trainer.num_training_batches or self.trainer.is_last_batch
+        stepping = last or (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        if every and stepping and (self.trainer.global_step + 1) % every == 0:
+            self._log("train", self._train_tally, on_step=True)
+            self._train_tally.reset()
+
+    def _log(self, split: str, tally: Tally, on_step: bool) -> None:
+        """Log the figures of all processes."""
+        tally.reduce(self.trainer.strategy)
+        names = ("loss", "acc") if split == "train" else ("loss", "acc", "f1")
+        scalars = tally.scalars()
+        figures = {f"{split}/{name}": scalars[name] for name in names}
+        # They are already the same on all processes: max leaves them so, to the last bit.
+        self.log_dict(
+            figures,
+            prog_bar=True,
+            on_step=on_step,
+            on_epoch=not on_step,
+            sync_dist=not on_step,
+            reduce_fx="max",
+        )
+
+    def on_train_epoch_end(self) -> None:
+        """Log the steps since the last logging."""
+        if self._train_tally.batches:
+            self._log("train", self._train_tally, on_step=False)
+            self._train_tally.reset()
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget what an interrupted evaluation counted."""
+        self._eval_tally.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the figures of the whole split and keep its confusion matrix."""
+        self._log("val", self._eval_tally, on_step=False)
+        self.confusion_matrix = self._eval_tally.confusion_matrix
+        self._metric_is_new = not self.trainer.sanity_checking
+
+    def on_test_epoch_start(self) -> None:
+        """Forget what the validation counted."""
+        self._eval_tally.reset()
+
+    def on_test_epoch_end(self) -> None:
+        """Log the figures of the whole split and keep its confusion matrix."""
+        self._log("test", self._eval_tally, on_step=False)
+        self.confusion_matrix = self._eval_tally.confusion_matrix
+
+    def per_class(self) -> PerClass:
+        """Precision, recall, F1 and support ``(num_classes,)`` of the last evaluation.
+
+        Raises:
+            RuntimeError: If nothing was evaluated yet.
+        """
+        if self.confusion_matrix is None:
+            raise RuntimeError(
+                "per_class() needs an evaluation: call trainer.validate or trainer.test"
+            )
+        return per_class(self.confusion_matrix)
+
+    def setup(self, stage: str) -> None:
+        """Check that network and data fit, then compile.
+
+        Raises:
+            UserError: If they do not.
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        shape = fit_check.image_shape(data)
+        if stage != "predict" and shape and not self._checked:
+            if self._expects_rgb and shape[0] == 1:
+                name = type(self.net).__name__
+                rank_zero_only(print)(
+                    f"{name} expects RGB: the grey channel is repeated three times."
+                )
+            classes = getattr(data, "num_classes", self.num_classes)
+            fit_check.check_net(self, self.net, shape, self.num_classes, classes)
+            self._checked = True
+        if self.compile_net and stage == "fit" and self.net._compiled_call_impl is None:
+            # In place, so that checkpoints keep their keys. By default a second batch size compiles
+            # once more, for any size; later ones reuse that.
+            self.net.compile()
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Build optimizer and schedule.
+
+        Raises:
+            UserError: If nothing can be trained, or a setting would have no effect.
+        """
+        self._plan = Plan(self.trainer, self.make_scheduler)
+        optimizer = self._plan.build_optimizer(self.net, self.make_optimizer, self.scale_lr)
+        scheduler = self._plan.build_scheduler(optimizer)
+        if scheduler is None:
+            return {"optimizer": optimizer}
+        config = self._plan.config(scheduler, self.scheduler_interval, self.scheduler_monitor)
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+    def lr_scheduler_step(self, scheduler: Scheduler, metric: Tensor | None) -> None:
+        """Move the schedule; a plateau is only counted when its validation metric is new."""
+        watches = metric is not None and self.scheduler_monitor.startswith("val/")
+        if not watches or self._metric_is_new:
+            super().lr_scheduler_step(scheduler, metric)
+            self._metric_is_new = False
+
+    def on_train_start(self) -> None:
+        """Say what a resume changes, and what the batch size means for BatchNorm."""
+        if self._plan is None:
+            return
+        for line in self._plan.begin():
+            self.print(line)
+        if warning := self._plan.batch_norm_warning(self.net):
+            rank_zero_warn(warning)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the train figures not logged yet; keep only hyperparameters that load safely."""
+        checkpoint["classification_task"] = {"train": self._train_tally.state_dict()}
+        arguments = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
+        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = {
+            name: value for name, value in arguments.items() if is_plain(value)
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the train figures of the checkpoint."""
+        # It was written by rank 0: on every rank its samples would count several times.
+        if "classification_task" in checkpoint and getattr(rank_zero_only, "rank", 0) == 0:
+            self._train_tally.load_state_dict(checkpoint["classification_task"]["train"])

@@ -1,0 +1,115 @@
+"""Does the network fit the data? Asked once, before training, with a batch of zeros."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from project.mistakes import UserError
+
+# Against 32 images per device, ResNet-50 on ImageNet loses about 1 point of accuracy at 8, 4 at 4
+# and 11 at 2 (Group Normalization, https://arxiv.org/abs/1803.08494, table 2).
+SMALL_BATCH = 8
+
+
+def first_conv_channels(net: nn.Module) -> int | None:
+    """Channels that the first convolution expects; None for a network without one."""
+    convs = (module for module in net.modules() if isinstance(module, nn.Conv2d))
+    return next((conv.in_channels for conv in convs), None)
+
+
+def image_shape(data: object) -> tuple[int, int, int] | None:
+    """``(C, H, W)`` that a data module promises; None if it does not say."""
+    channels, size = getattr(data, "in_channels", None), getattr(data, "image_size", None)
+    if isinstance(channels, int) and isinstance(size, int):
+        return channels, size, size
+    return None
+
+
+def check_net(
+    model: nn.Module,
+    net: nn.Module,
+    shape: tuple[int, int, int],
+    num_classes: int,
+    classes: int,
+) -> None:
+    """Run ``model`` on two empty images and compare its output with what the data need.
+
+    Modes and random numbers are left as they were.
+
+    Args:
+        model: Called with the images; passes them to ``net``.
+        net: Named in the message.
+        shape: ``(C, H, W)``.
+        num_classes: Number of classes of the model.
+        classes: Number of classes of the data.
+
+    Raises:
+        UserError: If the network cannot take the images or does not give ``(2, classes)``.
+    """
+    name = type(net).__name__
+    parameter = next(net.parameters(), torch.zeros(0))
+    images = torch.zeros(2, *shape, device=parameter.device, dtype=_dtype(parameter))
+    try:
+        logits = _evaluate(model, net, images)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0][:160]
+        raise UserError(
+            f"{name} cannot take images of shape {shape} (channels, height, width): {reason}\n"
+            "Set --model.net.in_channels or --model.net.image_size to the data's, or "
+            "--data.image_size to the network's, or choose another --model.net."
+        ) from error
+    given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if given == (2, classes):
+        if num_classes == classes:
+            return
+        raise UserError(
+            f"The task has num_classes {num_classes}, the data have {classes} classes: "
+            f"leave out --model.num_classes or set it to {classes}."
+        )
+    if isinstance(logits, Tensor) and logits.ndim == 2:
+        raise UserError(
+            f"{name} gives {given[-1]} outputs, the data have {classes} classes: "
+            f"set --model.net.num_classes {classes}"
+        )
+    raise UserError(
+        f"{name} gives {given} for 2 images, not logits of shape (2, {classes}).\n"
+        "Choose a network that maps images (B, C, H, W) to logits (B, num_classes)."
+    )
+
+
+def _dtype(parameter: Tensor) -> torch.dtype:
+    return parameter.dtype if parameter.is_floating_point() else torch.float32
+
+
+def _evaluate(model: nn.Module, net: nn.Module, images: Tensor) -> object:
+    modes = {module: module.training for module in net.modules()}
+    net.eval()
+    devices = [images.device] if images.is_cuda else []
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+            return model(images)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def small_batch_norm(
+    net: nn.Module, batch_size: int, processes: int, accumulate: int
+) -> str | None:
+    """Why BatchNorm will hurt at this batch size, or None.
+
+    Accumulation by itself is harmless: what counts is how many images one forward pass sees.
+    """
+    norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+    together = norms and all(isinstance(norm, nn.SyncBatchNorm) for norm in norms)
+    seen = batch_size * processes if together else batch_size
+    if not norms or seen >= SMALL_BATCH:
+        return None
+    also = f", whatever accumulate_grad_batches {accumulate} adds up" if accumulate > 1 else ""
+    ways = "a larger --data.batch_size or a network with GroupNorm"
+    if processes > 1 and not together:
+        ways = "--trainer.sync_batchnorm true, " + ways
+    return (
+        f"{type(net).__name__} has BatchNorm, and its statistics come from {seen} images at a time"
+        f"{also}: too few (below {SMALL_BATCH}), accuracy suffers. Use {ways}."
+    )

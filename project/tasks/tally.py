@@ -1,0 +1,115 @@
+"""Counts from which every classification metric follows, exactly and without a sync per step."""
+
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch.strategies import Strategy
+from torch import Tensor
+
+
+class PerClass(NamedTuple):
+    """Figures of every class, each ``(num_classes,)``; NaN where a figure is not defined."""
+
+    precision: Tensor
+    recall: Tensor
+    f1: Tensor
+    support: Tensor
+
+
+def per_class(confusion_matrix: Tensor) -> PerClass:
+    """Precision, recall, F1 (fractions) and support (samples) from ``(K, K)``, rows true.
+
+    A class without samples has no recall, one that is never predicted no precision.
+    """
+    counts = confusion_matrix.double()
+    hits, support, predicted = counts.diagonal(), counts.sum(dim=1), counts.sum(dim=0)
+    return PerClass(
+        precision=hits / predicted,
+        recall=hits / support,
+        f1=2 * hits / (support + predicted),
+        support=confusion_matrix.sum(dim=1),
+    )
+
+
+class Tally:
+    """Summed loss and confusion matrix of the samples seen since the last reset.
+
+    Plain tensors: as buffers of a module they would be overwritten by rank 0 under DDP.
+
+    Args:
+        num_classes: Number of classes.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; the tensors follow the device of the next batch."""
+        self.batches = 0
+        self.loss = torch.zeros((), dtype=torch.float64)
+        self.confusion = torch.zeros(self.num_classes**2, dtype=torch.int64)
+
+    def add(self, loss_sum: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Count one batch.
+
+        Args:
+            loss_sum: Loss summed over the valid samples, shape ``()``.
+            logits: Shape ``(B, num_classes)``.
+            labels: Shape ``(B,)``; negative ones (-100, padding) do not count.
+        """
+        if self.confusion.device != labels.device:
+            self._to(labels.device)
+        self.batches += 1
+        self.loss += loss_sum
+        valid = labels >= 0
+        cells = torch.where(valid, labels * self.num_classes + logits.argmax(dim=1), 0)
+        # Not bincount: on CUDA it reads the maximum back, a sync per step.
+        self.confusion.index_add_(0, cells, valid.long())
+
+    def _to(self, device: torch.device) -> None:
+        # MPS has no float64.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.loss = self.loss.to(dtype).to(device)
+        self.confusion = self.confusion.to(device)
+
+    def reduce(self, strategy: Strategy) -> None:
+        """Sum over all processes with one collective; counts are exact up to 2**53."""
+        if strategy.root_device.type == "mps":  # one process; float64 on the CPU from here
+            self._to(torch.device("cpu"))
+            return
+        packed = torch.cat([self.loss.view(1), self.confusion.to(self.loss.dtype)])
+        packed = strategy.reduce(packed.to(strategy.root_device), reduce_op="sum")
+        self.loss, self.confusion = packed[0], packed[1:].long()
+
+    @property
+    def confusion_matrix(self) -> Tensor:
+        """Int64 ``(num_classes, num_classes)``, rows true, columns predicted."""
+        return self.confusion.view(self.num_classes, self.num_classes)
+
+    def scalars(self) -> dict[str, Tensor]:
+        """Mean loss over samples (nats), accuracy and macro F1 (fractions), each of shape ``()``.
+
+        F1 leaves out classes that neither occur nor are predicted.
+        """
+        count = self.confusion.sum()
+        f1 = per_class(self.confusion_matrix).f1
+        return {
+            "loss": self.loss / count,
+            "acc": self.confusion_matrix.diagonal().sum().double() / count,
+            "f1": f1.nanmean(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and a number, loadable with ``weights_only=True``."""
+        return {
+            "batches": self.batches,
+            "loss": self.loss.clone(),
+            "confusion": self.confusion.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``; counts of another number of classes are dropped."""
+        if state["confusion"].numel() == self.num_classes**2:
+            self.batches, self.loss = state["batches"], state["loss"].clone()
+            self.confusion = state["confusion"].clone()

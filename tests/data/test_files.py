@@ -1,0 +1,148 @@
+import gzip
+import pickle
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision.datasets import CIFAR10, MNIST
+
+from project.data import CIFAR10DataModule, FashionMNISTDataModule, MNISTDataModule
+from project.mistakes import UserError
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def test_mnist_reads_what_torchvision_reads(mnist_dir: Path):
+    data = MNISTDataModule(str(mnist_dir), download=False)
+    data.prepare_data()
+    data.setup()
+    reference = MNIST(mnist_dir, train=True)
+    images, labels = data.load(train=True)
+    assert torch.equal(images[:, 0], reference.data)
+    assert torch.equal(labels, reference.targets)
+    assert data.test_set is not None
+    assert len(data.test_set) == 60
+
+
+@pytest.mark.parametrize("place", ["MNIST/raw", "."])
+@pytest.mark.parametrize("packed", [True, False])
+def test_mnist_files_may_be_packed_and_lie_in_the_folder_itself(
+    mnist_dir: Path, tmp_path: Path, place: str, packed: bool
+):
+    expected = MNISTDataModule(str(mnist_dir), download=False).load(train=False)
+    folder = tmp_path / "other" / place
+    folder.mkdir(parents=True)
+    for file in (mnist_dir / "MNIST" / "raw").iterdir():
+        data = file.read_bytes()
+        name = f"{file.name}.gz" if packed else file.name
+        (folder / name).write_bytes(gzip.compress(data) if packed else data)
+    found = MNISTDataModule(str(tmp_path / "other"), download=False).load(train=False)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("module", "files"),
+    [
+        (MNISTDataModule, ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte", "MNIST/raw"]),
+        (FashionMNISTDataModule, ["t10k-images-idx3-ubyte", "FashionMNIST/raw"]),
+        (CIFAR10DataModule, ["cifar-10-python.tar.gz", "cifar-10-batches-py"]),
+    ],
+)
+@pytest.mark.parametrize("download", [True, False])
+@pytest.mark.usefixtures("offline")
+def test_missing_files_are_named_with_their_folder(
+    tmp_path: Path, module, files: list[str], download: bool
+):
+    data = module(data_dir=str(tmp_path / "none"), download=download)
+    with pytest.raises(UserError) as told:  # noqa: PT012 (either of the two may be the one)
+        data.prepare_data()
+        data.setup("fit")
+    message = str(told.value)
+    assert all(file in message for file in files)
+    assert "lightning fit" in message
+    assert message.count("\n") <= 2
+    assert ("download failed" in message) == download
+    assert download or not (tmp_path / "none").exists()
+
+
+def test_a_silent_server_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr(MNIST, "mirrors", [address])
+        monkeypatch.setattr("project.data.download._PATIENCE", 0.2)
+        with pytest.raises(UserError, match="timed out"):
+            MNISTDataModule(str(tmp_path)).prepare_data()
+    assert socket.getdefaulttimeout() is None
+
+
+def test_truncated_file_is_named(mnist_dir: Path):
+    file = mnist_dir / "MNIST" / "raw" / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match="train-images-idx3-ubyte is damaged"):
+        MNISTDataModule(str(mnist_dir), download=False).setup("fit")
+
+
+def test_truncated_gz_is_named(mnist_dir: Path):
+    file = mnist_dir / "MNIST" / "raw" / "train-images-idx3-ubyte"
+    packed = file.with_name(f"{file.name}.gz")
+    packed.write_bytes(gzip.compress(file.read_bytes())[:-20])
+    file.unlink()
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz is damaged"):
+        MNISTDataModule(str(mnist_dir), download=False).setup("fit")
+
+
+def test_images_and_labels_that_do_not_belong_together_are_refused(mnist_dir: Path):
+    raw = mnist_dir / "MNIST" / "raw"
+    (raw / "train-labels-idx1-ubyte").write_bytes((raw / "t10k-labels-idx1-ubyte").read_bytes())
+    with pytest.raises(UserError, match=r"300 images, .* 60 labels"):
+        MNISTDataModule(str(mnist_dir), download=False).setup("fit")
+
+
+@pytest.fixture
+def cifar_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files in CIFAR-10's format; the checksums of the real ones are taken out of torchvision."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        entry = {
+            "data": random.integers(0, 256, (20, 3072), dtype=np.uint8),
+            "labels": [i % 10 for i in range(20)],
+        }
+        (folder / name).write_bytes(pickle.dumps(entry))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
+    monkeypatch.setattr(CIFAR10, "train_list", [[n, None] for n, _ in CIFAR10.train_list])
+    monkeypatch.setattr(CIFAR10, "test_list", [[n, None] for n, _ in CIFAR10.test_list])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": None})
+    return tmp_path
+
+
+def test_cifar10_is_one_tensor_with_channels_first(cifar_dir: Path):
+    data = CIFAR10DataModule(str(cifar_dir))
+    data.prepare_data()
+    data.setup()
+    images, labels = data.load(train=True)
+    assert images.shape == (100, 3, 32, 32)
+    assert images.is_contiguous()
+    file = pickle.loads((cifar_dir / "cifar-10-batches-py" / "data_batch_1").read_bytes())
+    assert images[3].flatten().tolist() == file["data"][3].tolist()
+    assert labels[:20].tolist() == file["labels"]
+    assert len(data.train_dataloader()) == 1
+
+
+@pytest.mark.usefixtures("offline")
+def test_damaged_cifar10_is_refused(cifar_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    wrong = [[name, "0" * 32] for name, _ in CIFAR10.train_list]
+    monkeypatch.setattr(CIFAR10, "train_list", wrong)
+    with pytest.raises(UserError, match="damaged"):
+        CIFAR10DataModule(str(cifar_dir), download=False).setup("fit")

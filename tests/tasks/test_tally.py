@@ -1,0 +1,94 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_confusion_matrix,
+    multiclass_f1_score,
+    multiclass_precision,
+    multiclass_recall,
+)
+
+from project.tasks.tally import Tally, per_class
+
+
+def counted(logits, labels, sizes, num_classes=5):
+    tally = Tally(num_classes)
+    for x, y in zip(logits.split(sizes), labels.split(sizes), strict=True):
+        tally.add(F.cross_entropy(x, y, reduction="sum"), x, y)
+    return tally
+
+
+@pytest.fixture
+def sample():
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(103, 5, generator=generator)
+    logits[:, 4] = -100  # class 4 is never predicted
+    labels = torch.randint(4, (103,), generator=generator)  # and never occurs
+    return logits, labels
+
+
+def test_figures_equal_torchmetrics_for_uneven_batches_and_an_absent_class(sample):
+    logits, labels = sample
+    scalars = counted(logits, labels, [50, 50, 3]).scalars()
+    expected = {
+        "loss": F.cross_entropy(logits, labels),
+        "acc": multiclass_accuracy(logits, labels, 5, average="micro"),
+        "f1": multiclass_f1_score(logits, labels, 5, average="macro"),
+    }
+    for name, value in expected.items():
+        # torchmetrics computes in float32.
+        assert scalars[name].item() == pytest.approx(value.item(), rel=1e-6), name
+
+
+def test_confusion_matrix_equals_torchmetrics(sample):
+    logits, labels = sample
+    matrix = counted(logits, labels, [50, 50, 3]).confusion_matrix
+    assert matrix.dtype == torch.int64
+    assert torch.equal(matrix, multiclass_confusion_matrix(logits, labels, 5))
+
+
+def test_per_class_equals_torchmetrics_where_defined(sample):
+    logits, labels = sample
+    figures = per_class(counted(logits, labels, 103).confusion_matrix)
+    for name, metric in (
+        ("precision", multiclass_precision),
+        ("recall", multiclass_recall),
+        ("f1", multiclass_f1_score),
+    ):
+        expected = metric(logits, labels, 5, average="none")[:4].double()
+        torch.testing.assert_close(getattr(figures, name)[:4], expected, rtol=1e-6, atol=0)
+        assert getattr(figures, name)[4].isnan()
+    assert figures.support.tolist() == labels.bincount(minlength=5).tolist()
+
+
+def test_padding_does_not_count(sample):
+    logits, labels = sample
+    padded_logits = torch.cat([logits, torch.randn(7, 5)])
+    padded = counted(padded_logits, F.pad(labels, (0, 7), value=-100), 110)
+    plain = counted(logits, labels, 103)
+    assert torch.equal(padded.confusion_matrix, plain.confusion_matrix)
+    assert padded.scalars()["loss"].item() == pytest.approx(plain.scalars()["loss"].item())
+
+
+def test_loss_does_not_depend_on_the_batches(sample):
+    whole, pieces = counted(*sample, 103), counted(*sample, 1)
+    # The sum inside a batch is float32, the one over batches float64.
+    assert whole.scalars()["loss"].item() == pytest.approx(pieces.scalars()["loss"].item(), 1e-6)
+
+
+def test_a_million_small_losses_keep_their_digits():
+    tally = Tally(2)
+    tally.loss += 1e6
+    for _ in range(100):
+        tally.add(torch.tensor(1e-3), torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
+    # float32 would lose every one of them.
+    assert tally.loss.item() - 1e6 == pytest.approx(0.1)
+
+
+def test_state_goes_on_where_it_was(sample):
+    logits, labels = sample
+    first, second = counted(logits[:60], labels[:60], 60), Tally(5)
+    second.load_state_dict(first.state_dict())
+    second.add(F.cross_entropy(logits[60:], labels[60:], reduction="sum"), logits[60:], labels[60:])
+    assert torch.equal(second.confusion, counted(logits, labels, 103).confusion)

@@ -1,0 +1,164 @@
+"""The command's answers: help, and mistakes of the user's."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from project import __version__, helptext
+from project.cli import main
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """Run a command that must be refused; return what it says."""
+    assert main([*args]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ")
+    assert "Traceback" not in said
+    assert "usage:" not in said
+    assert 1 <= len(said.strip().splitlines()) <= 3
+    return said
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["--version"], ["fit", "--help"], ["fti"]])
+def test_quick_answers_come_without_torch(args: list[str]) -> None:
+    code = (
+        "import sys; from project.cli import main; main(sys.argv[1:]); "
+        "sys.exit(bool({'torch', 'lightning', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, timeout=20)
+    assert done.returncode == 0
+    assert done.stdout or done.stderr
+
+
+def test_overview_shows_every_verb_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    for verb in helptext.verbs():
+        assert re.search(rf"^  {verb} ", said, re.MULTILINE)
+        assert re.search(rf"(lightning|make) {verb} ", said)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", list(helptext.SETTINGS))
+def test_help_fits_a_screen(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def test_every_setting_of_the_short_help_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--help-all"]) == 0
+    everything = capsys.readouterr().out
+    shown = set(re.findall(r"^  (--[a-z_.]+)", helptext.FIT, re.MULTILINE)) - {"--help-all"}
+    classes = {
+        name for name in shown if re.match(r"--(data|model|checkpoint|early_stopping)\.", name)
+    }
+    for name in shown - classes:
+        assert f"{name} " in everything or f"{name}\n" in everything, name
+    # The settings of a class are listed where the class is chosen: the parser takes them.
+    given = {
+        "data_dir": "x",
+        "batch_size": "8",
+        "num_workers": "0",
+        "net": "project.models.ConvNet",
+    }
+    given |= {"optimizer": "torch.optim.SGD", "scheduler": "null", "hidden_dims": "[8]"}
+    given |= {"monitor": "val/acc", "patience": "3"}
+    config = ["--config", str(CONFIGS / "mnist.yaml")]
+    for name in classes:
+        value = given[name.rsplit(".", 1)[-1]]
+        assert main(["fit", *config, f"{name}={value}", "--print_config"]) == 0, name
+
+
+def test_command_line_beats_configuration_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+    config = ["--config", str(CONFIGS / "mnist.yaml")]
+    for args in (["--data.batch_size", "7", *config], [*config, "--data.batch_size", "7"]):
+        assert main(["fit", *args, "--print_config"]) == 0
+        assert "batch_size: 7\n" in capsys.readouterr().out
+
+
+def test_numbers_with_an_exponent_are_numbers(
+    workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("r49.yaml").write_text(
+        "trainer:\n  gradient_clip_val: 1e-1\n"
+        "model:\n  init_args:\n    optimizer:\n      class_path: torch.optim.AdamW\n"
+        "      init_args: {lr: 1e-3, weight_decay: 1e-2}\n"
+    )
+    assert main(["fit", "--config", "r49.yaml", "--print_config"]) == 0
+    said = capsys.readouterr().out
+    for line in ("gradient_clip_val: 0.1\n", "lr: 0.001\n", "weight_decay: 0.01\n"):
+        assert line in said
+
+
+def test_one_key_of_a_nested_block_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--checkpoint.save_top_k", "7", "--print_config"]) == 0
+    said = capsys.readouterr().out
+    assert "save_top_k: 7\n" in said
+    assert "monitor: val/acc\n" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["fti"], "fit"),
+        (["fit", "--trainer.max_epoch", "3"], "max_epochs"),
+        (["fit", "--trainer.max_epochs", "abc"], "int"),
+        (["fit", "--model.net.hiden_dim", "3"], "hidden_dim"),
+        (["fit", "--model.optimzer", "torch.optim.SGD"], "optimizer"),
+        (["fit", "--model.optimizer", "torch.optim.SDG"], "torch.optim.SGD"),
+        (["fit", "--model.optimizer.lrr", "1"], "lr"),
+        (["fit", "--model.net", "ConvNet2"], "project.models.ConvNet"),
+        (["fit", "--model.net", "project.models.ConvNett"], "project.models.ConvNet"),
+        (["fit", "--data", "project.data.DigitDataModule"], "project.data.DigitsDataModule"),
+        (["fit", "--data.batchsize", "3"], "batch_size"),
+        (["fit", "--data.batch_size", "many"], "int"),
+        (["fit", "--data.batch_size", "0"], "at least 1"),
+        (["fit", "--datta.batch_size", "3"], "data"),
+        (["fit", "--trainer.precision", "16-mixd"], "16-mixed"),
+        (["fit", "--checkpoint.save_topk", "3"], "save_top_k"),
+        (["fit", "--checkpoint.monitor", "val/accuracy"], "val/acc"),
+        (["fit", "--early_stopping.monitor", "loss"], "val/loss"),
+        (["fit", "--config", "configs/mnits.yaml"], "configs/mnist.yaml"),
+        (["fit", "extra"], "extra"),
+        (["fit", "--model.net.num_classes", "11"], "10"),
+        (["fit", "--run", "last"], "--resume"),
+        (["test", "--run", "nosuch"], "nosuch"),
+        (["test"], "Train one first"),
+        (["test", "--ckpt_path", "nosuch.ckpt"], "nosuch.ckpt"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_meant(
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str], workdir: Path
+) -> None:
+    assert expected in mistake(capsys, *args)
+    assert not list(workdir.iterdir())  # nothing begun, nothing left
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("trainer:\n  max_epoch: 3\n", "max_epochs"),
+        ("tariner:\n  max_epochs: 3\n", "trainer"),
+        ("trainer: [\n", "line 2"),
+        ("just words\n", "mapping"),
+        ("model:\n  init_args:\n    net:\n      init_args: {hiden_dim: 3}\n", "hidden_dim"),
+        ("model:\n  init_args:\n    label_smoothing: 2\n", "label_smoothing"),
+        ("trainer:\n  callbacks:\n    - project.callbacks.OverfitChek\n", "OverfitCheck"),
+    ],
+)
+def test_a_mistake_in_a_file_is_answered_too(
+    text: str, expected: str, capsys: pytest.CaptureFixture[str], workdir: Path
+) -> None:
+    Path("wrong.yaml").write_text(text)
+    assert expected in mistake(capsys, "fit", "--config", "wrong.yaml")
