@@ -4,4 +4,4 @@ import sys
 
 from project.cli import main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())

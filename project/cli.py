@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import project
-from project import helptext
-from project.mistakes import UserError, did_you_mean
+from project import endings, helptext
+from project.mistakes import RunFailed, UserError, did_you_mean, meaning
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -18,15 +18,38 @@ def main(args: Sequence[str] | None = None) -> int:
             default what was typed.
 
     Returns:
-        0 when done, 2 on a mistake of the user's, told on stderr. A failure of ours raises.
+        0 when done, 1 if a run failed for a reason that has a name, 2 on a mistake of the user's,
+        75 if a run was told to stop and can go on, 130 for a KeyboardInterrupt; all told on stderr.
+        Any other failure raises.
     """
     argv = list(sys.argv[1:] if args is None else args)
     try:
-        return _answer(argv) if _is_quick(argv) else _run(argv[0], argv[1:])
+        if _is_quick(argv):
+            return _answer(argv)
+        # Called from Python, e.g. in a notebook, signals are that program's matter.
+        with endings.in_charge(take_signals=args is None and argv[0] in helptext.SETTINGS):
+            return _run(argv[0], argv[1:])
     except UserError as mistake:
-        rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
-        print(f"{'' if rank == '0' else f'[rank {rank}] '}Error: {mistake}", file=sys.stderr)
-        return 2
+        return _tell(f"Error: {mistake}", 2)
+    except RunFailed as failure:
+        return _tell(f"Error: {failure}", endings.FAILED)
+    except endings.Preempted as stop:
+        return _tell(stop.message, endings.TRY_AGAIN)
+    except KeyboardInterrupt:
+        if args is not None:
+            raise
+        return 130
+    except Exception as error:
+        if known := meaning(error):
+            return _tell(f"Error: {known}", endings.FAILED)
+        raise
+
+
+def _tell(message: str, code: int) -> int:
+    rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+    if rank == "0" or code != endings.TRY_AGAIN:  # which all ranks have agreed on
+        print(f"{'' if rank == '0' else f'[rank {rank}] '}{message}", file=sys.stderr)
+    return code
 
 
 def _is_quick(argv: Sequence[str]) -> bool:
@@ -66,6 +89,12 @@ def _run(verb: str, argv: list[str]) -> int:
 
     try:
         Command(request)
+    except endings.Preempted:
+        raise
     except SystemExit as end:  # --print_config and the like are answered inside the parser
-        return int(end.code or 0)
+        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns it into exit code 1
+            return 130
+        if isinstance(end.code, str):
+            return _tell(end.code, endings.FAILED)
+        return end.code or 0
     return 0

@@ -27,7 +27,7 @@ What people set (any setting of a YAML can be given as --a.b.c VALUE, and then b
   --data.batch_size N                 images per step and process
   --data.num_workers N                processes that load
   --model.net CLASS                   the network, e.g. torchvision.models.resnet18
-  --model.net.hidden_dims [256,128]   … and any argument of its constructor
+  --model.net.hidden_dims '[256,128]' … and any argument of its constructor
   --model.optimizer CLASS             e.g. torch.optim.SGD, with --model.optimizer.lr X
   --model.scheduler CLASS             e.g. torch.optim.lr_scheduler.StepLR, or null
   --checkpoint.monitor NAME           the metric that decides which checkpoint is best

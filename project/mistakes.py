@@ -18,6 +18,27 @@ class UserError(Exception):
     """
 
 
+class RunFailed(Exception):
+    """A run that cannot go on, through no mistake in a setting; the exit code is 1.
+
+    Args:
+        message: A few lines: what happened, where, what to try.
+    """
+
+
+class Meaning(str):
+    """What an error means for the user: a note on it, which plain Python shows below the traceback.
+
+    The front door prints it alone, and exits with 1.
+    """
+
+
+def meaning(error: BaseException) -> str | None:
+    """Return what an error means for the user, if somebody has noted that on it."""
+    notes = getattr(error, "__notes__", [])
+    return next((str(note) for note in notes if isinstance(note, Meaning)), None)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean a or b?`` for the nearest of ``known``, or an empty string."""
     near = difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6)

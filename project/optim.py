@@ -119,7 +119,11 @@ def parameter_groups(net: nn.Module) -> list[dict[str, Any]]:
         if parameter.requires_grad:
             plain = parameter.ndim < 2 or id(parameter) in norms
             (no_decay if plain else decay).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decay}, {"params": no_decay, "weight_decay": 0.0}]
+    # The names are those of the learning rates' curves, e.g. lr-AdamW/decay.
+    groups: list[dict[str, Any]] = [
+        {"params": decay, "name": "decay"},
+        {"params": no_decay, "name": "no_decay", "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]
 
 

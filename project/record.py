@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
 import project
 from project import report
+from project.endings import Preempted, lost_rank
+from project.mistakes import Meaning, meaning
 from project.request import HOME, Request
 from project.runs import CONFIG, DIFF, RECORD
 
@@ -36,17 +39,28 @@ class RunRecord(Callback):
 
     Args:
         request: The command line.
-        config: The resolved configuration as YAML; words such as ``{run_dir}`` stay open in it, so
+        config: The resolved configuration; words such as ``{run_dir}`` stay open in it, so
             that ``lightning fit --config RUN/config.yaml`` makes a new run.
         seed: The seed of the run.
         run_dir: The run's folder; None on all ranks but zero.
+        checkpoint: Knows which checkpoint is the best one.
     """
 
-    def __init__(self, request: Request, config: str, seed: int, run_dir: Path | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        config: dict[str, Any],
+        seed: int,
+        run_dir: Path | None,
+        checkpoint: ModelCheckpoint | None = None,
+    ) -> None:
         self.request, self.config, self.seed = request, config, seed
         self.run_dir = run_dir or request.root
+        self.checkpoint = checkpoint
         self.record: dict[str, Any] = {}
-        self.latest: dict[str, float] = {}
+        self.latest: dict[str, float] = {}  # validation scores
+        self.scores_of: dict[str, dict[str, float]] = {}  # those of the best checkpoint, by name
+        self.is_behind = False  # whether a checkpoint may have come since the last writing
 
     @property
     def scores(self) -> dict[str, float]:
@@ -58,9 +72,15 @@ class RunRecord(Callback):
         """Write configuration and record before the first step, on rank zero."""
         if stage != "fit" or not trainer.is_global_zero:
             return
-        (self.run_dir / CONFIG).write_text(self.config)
+        (self.run_dir / CONFIG).write_text(yaml.safe_dump(self.config, sort_keys=False))
+        if self.request.run is not None:
+            self.record = self.request.run.record | _process()
+            life = {"time": _now(), "command": self.request.command, "from": _name(self.request)}
+            life["git_commit"] = _run_git("rev-parse", "HEAD").strip() or None
+            self.record |= {"state": "running", "resumed": [*self.record.get("resumed", []), life]}
+            return self.write()
         git = _git(self.run_dir)
-        self.record = {
+        self.record = _process() | {
             "state": "running",
             "experiment": self.request.experiment,
             "command": self.request.command,
@@ -72,10 +92,10 @@ class RunRecord(Callback):
             "batch_size_per_process": getattr(
                 getattr(trainer, "datamodule", None), "batch_size", None
             ),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
             "started": _now(),
             "ended": None,
+            "epoch": 0,
+            "step": 0,
             "best_score": None,
             "best_ckpt": None,
             "last_ckpt": None,
@@ -89,37 +109,82 @@ class RunRecord(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remember the scores that a checkpoint saved right after this would have."""
         if not trainer.sanity_checking:
-            self.latest = {key: float(value) for key, value in trainer.callback_metrics.items()}
+            found = trainer.callback_metrics.items()
+            self.latest = {key: float(value) for key, value in found if key.startswith("val/")}
+            self.is_behind = True
+
+    def on_train_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+    ) -> None:
+        """Note which checkpoints the validation within the epoch has left."""
+        if self.is_behind:
+            self.update(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores of the best checkpoint, which may stay the best after a resume."""
+        return {"scores_of": self.scores_of, "latest": self.latest}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Know again what the checkpoint at hand knew."""
+        self.scores_of, self.latest = state_dict["scores_of"], state_dict["latest"]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note which checkpoints the last epoch has left."""
         self.update(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note which checkpoints the last epoch has left."""
+        """Note how far it came, and which checkpoints the last epoch has left."""
+        limits = (
+            (trainer.max_epochs, trainer.current_epoch),
+            (trainer.max_steps, trainer.global_step),
+        )
+        reached = any(limit not in (None, -1) and at >= limit for limit, at in limits)
+        self.record["stopped_early"] = bool(trainer.should_stop and not reached)
         self.update(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Say in the record that the run has failed, and why."""
-        last_line = (str(exception).strip().splitlines() or [""])[-1]
-        self.end("failed", error=f"{type(exception).__name__}: {last_line}")
+        """Say in the record how the run has ended, and why."""
+        if isinstance(exception, Preempted):
+            self.update(trainer)
+            saved = exception.checkpoint
+            last = {"last_ckpt": self._relative(saved)} if saved else {}
+            return self.end("preempted", **last)
+        if reason := lost_rank(exception):
+            exception.add_note(Meaning(reason))
+        self.failed(exception)
+
+    def failed(self, reason: BaseException | str) -> None:
+        """Say in the record that the run has failed, unless it says already how it ended."""
+        if self.record.get("state") != "running":
+            return
+        if isinstance(reason, BaseException):
+            kind, said = type(reason).__name__, str(reason).strip().splitlines()
+            reason = (meaning(reason) or f"{kind}: {said[-1] if said else ''}").splitlines()[0]
+        self.end("failed", error=reason.removesuffix(": "))
 
     @rank_zero_only
     def update(self, trainer: Trainer) -> None:
         """Write the newest and the best checkpoint, relative to the folder, which may be moved."""
-        checkpoint = trainer.checkpoint_callback
-        if not isinstance(checkpoint, ModelCheckpoint):
-            return
+        self.is_behind = False
+        self.record |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return self.write()
         best = self._relative(checkpoint.best_model_path)
-        if best and best != self.record.get("best_ckpt"):
+        if best:
+            # New scores belong to a checkpoint that is new.
+            self.scores_of = {best: self.scores_of.get(best, self.latest)}
             score = checkpoint.best_model_score
-            scores = {key: value for key, value in self.latest.items() if key.startswith("val/")}
             self.record |= {
                 "best_ckpt": best,
                 "best_score": None if score is None else float(score),
-                "scores": scores,
+                "scores": self.scores_of[best],
             }
         self.record["last_ckpt"] = self._relative(checkpoint.last_model_path) or best
         self.write()
@@ -184,6 +249,14 @@ def _run_git(*args: str) -> str:
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return ""
     return done.stdout if done.returncode == 0 else ""
+
+
+def _process() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+def _name(request: Request) -> str | None:
+    return request.ckpt_path.name if request.ckpt_path else None
 
 
 def _now() -> str:

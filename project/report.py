@@ -1,7 +1,8 @@
 """What the verbs print: which checkpoint, which scores, where to look next."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
@@ -29,9 +30,52 @@ def show_start(trainer: Trainer, model: LightningModule, run_dir: Path) -> None:
     _print(f"Run    {run_dir}")
 
 
-def show_checkpoint(request: Request) -> None:
-    """Say which run and which file is evaluated."""
-    _print(f"Run {request.run.path if request.run else ''}, checkpoint {request.ckpt_path}")
+def show_checkpoint(request: Request, differ: Sequence[tuple[str, str, str]]) -> None:
+    """Say which run and which file is used, and which settings are not those of the run."""
+    _print(f"Run    {request.run.path if request.run else 'none'}")
+    _print(f"File   {request.ckpt_path}")
+    if differ:
+        table = Table("setting", "the run's", "now")
+        for row in differ:
+            table.add_row(*row)
+        _print(table)
+
+
+def show_init(file: Path, left: Sequence[str]) -> None:
+    """Say which weights a new run begins with, and which of them did not fit."""
+    _print(f"Weights of {file}" + (", except:" if left else ", all of them"))
+    for line in left:
+        _print(f"       {line}")
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the settings that differ, named as the command line names them.
+
+    Args:
+        before: The configuration that the run was trained with.
+        now: The configuration at hand.
+
+    Returns:
+        Name, old value and new value of each.
+    """
+    old, new = _flat(before), _flat(now)
+    keys = [key for key in {**old, **new} if key != "experiment" and old.get(key) != new.get(key)]
+    return [(key, _word(old.get(key)), _word(new.get(key))) for key in keys]
+
+
+def _flat(config: object, key: str = "") -> dict[str, object]:
+    """Name every setting by its path, e.g. ``model.net.hidden_dim``, as the command line does."""
+    if not isinstance(config, Mapping) or not config:
+        return {key: config}
+    found: dict[str, object] = {}
+    for name, value in config.items():
+        inner = key if name in ("class_path", "init_args") else f"{key}.{name}".lstrip(".")
+        found |= _flat(value, inner)
+    return found
+
+
+def _word(value: object) -> str:
+    return "null" if value is None else str(value)
 
 
 def show_scores(results: Iterable[Mapping[str, float]]) -> None:
@@ -63,7 +107,7 @@ def show_fit(
             row = (scores.get(f"{split}/{name}") for split in ("val", "test"))
             table.add_row(name, *("" if value is None else f"{value:.4f}" for value in row))
         _print(table)
-    _print(f"{trainer.current_epoch} epochs, {trainer.global_step} steps, {seconds:.0f} s in all")
+    _print(f"{trainer.current_epoch} epochs, {trainer.global_step} steps, {seconds:.0f} s")
     if run_dir is None:
         _print("Nothing was kept: a trial run (fast_dev_run).")
         return
@@ -72,6 +116,11 @@ def show_fit(
         f"Next   tensorboard --logdir {run_dir.parent.parent}     curves, images, hyperparameters"
     )
     _print(f"       lightning predict --run {run_dir}     predictions of the test split")
+
+
+def say(line: str) -> None:
+    """Print a line, once for all processes."""
+    _print(line)
 
 
 @rank_zero_only

@@ -4,6 +4,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ class Request:
         args: What the parser is to read: files first, then the command line, which beats them.
         experiment: The folder below ``root`` that the run belongs to.
         root: The folder of all experiments.
-        run: The run to work on; None for a new one.
+        run: The run to work on or to go on with; None for a new one.
         ckpt_path: The checkpoint to load; None for a new run.
+        init_from: The checkpoint whose weights a new run begins with.
         configs: The recipe and presets, as given.
         command: What was typed.
     """
@@ -39,6 +41,7 @@ class Request:
     root: Path
     run: Run | None = None
     ckpt_path: Path | None = None
+    init_from: Path | None = None
     configs: tuple[str, ...] = ()
     command: str = ""
 
@@ -56,96 +59,135 @@ def read_request(verb: str, argv: Sequence[str], look: bool = True) -> Request:
     """
     if not look:
         return Request(verb, [verb, "--help"], BARE_RECIPE, Path(LOGS))
-    given, rest = _scanner().parse_known_args(list(argv))
-    configs = [_find_config(name) for name in given.config]
-    contents = [_read(path) for path in configs]
-    root = Path(given.root or LOGS)
-    make = _new if verb == "fit" else _existing
-    request = make(verb, given, rest, configs, contents, root)
-    return replace(request, command=shlex.join(["lightning", verb, *argv]))
+    line = _Line(verb, *_scanner().parse_known_args(list(argv)))
+    make = _existing if verb != "fit" else _resumed if line.given.resume else _new
+    return replace(make(line), command=shlex.join(["lightning", verb, *argv]))
 
 
 def _scanner() -> argparse.ArgumentParser:
     scanner = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     scanner.add_argument("-c", "--config", action="append", default=[])
-    scanner.add_argument("--run")
-    scanner.add_argument("--ckpt_path")
-    scanner.add_argument("--experiment")
+    for name in ("run", "resume", "init_from", "ckpt_path", "experiment", "data", "model"):
+        scanner.add_argument(f"--{name}")
     scanner.add_argument("--trainer.default_root_dir", dest="root")
-    scanner.add_argument("--data")
-    scanner.add_argument("--model")
     return scanner
 
 
-def _new(
-    verb: str,
-    given: argparse.Namespace,
-    rest: list[str],
-    configs: list[Path],
-    contents: list[dict[str, Any]],
-    root: Path,
-) -> Request:
+@dataclass(frozen=True)
+class _Line:
+    """A command line taken apart: what names files and runs, and the settings."""
+
+    verb: str
+    given: argparse.Namespace
+    settings: list[str]
+
+    @property
+    def root(self) -> Path:
+        return Path(self.given.root or LOGS)
+
+    @cached_property
+    def configs(self) -> dict[Path, dict[str, Any]]:
+        return {path: _read(path) for path in map(_find_config, self.given.config)}
+
+    @property
+    def recipes(self) -> list[Path]:
+        """The files that say where data comes from; presets do not."""
+        return [path for path, content in self.configs.items() if "data" in content]
+
+    def overlays(self, run: Run) -> list[Path]:
+        """The files that the run was not made from.
+
+        Those it was made from only name it: its own copy says how it was really trained.
+        """
+        made_from = {Path(name) for name in run.record.get("configs", [])}
+        return [p for p in self.configs if p not in made_from and p.stem != run.experiment]
+
+    def args(self, configs: Sequence[Path], *more: str) -> list[str]:
+        """Put files first, so that the command line beats them in whatever order it was typed."""
+        given = {"--data": self.given.data, "--model": self.given.model}
+        given["--trainer.default_root_dir"] = self.given.root
+        args = [arg for path in configs for arg in ("--config", str(path))]
+        args += [arg for key, value in given.items() if value for arg in (key, value)]
+        return [self.verb, *args, *self.settings, *more]
+
+
+def _new(line: _Line) -> Request:
+    given = line.given
     if given.run:
         raise UserError(f"fit has no setting --run. To go on with a run: --resume {given.run}")
-    recipes = [path for path, content in zip(configs, contents, strict=True) if "data" in content]
+    if given.ckpt_path:
+        raise UserError(
+            f"fit has no setting --ckpt_path. To go on with a run: --resume RUN\n"
+            f"To begin a new one with these weights: --init_from {given.ckpt_path}"
+        )
+    configs, recipes = list(line.configs), line.recipes
     if not recipes and not (given.data and given.model):
         recipes = [_find_config(str(CONFIGS / f"{BARE_RECIPE}.yaml"))]
         configs = recipes + configs
-    named = [str(content["experiment"]) for content in contents if content.get("experiment")]
-    asked = (
-        given.experiment
-        or (named or [recipes[-1].stem if recipes else given.data.rsplit(".", 1)[-1]])[-1]
-    )
+    named = [content["experiment"] for content in line.configs.values() if "experiment" in content]
+    named = named or [path.stem for path in recipes] or [str(given.data).rsplit(".", 1)[-1]]
+    asked = str(given.experiment or named[-1])
     experiment = safe_name(asked)
     if experiment != asked:
         print(f"Experiment {asked!r} is stored as {experiment!r}.")
-    args = [*_join(configs, given, rest), "--experiment", experiment]
-    return Request(verb, [verb, *args], experiment, root, configs=tuple(map(str, configs)))
+    return Request(
+        line.verb,
+        line.args(configs, "--experiment", experiment),
+        experiment,
+        line.root,
+        init_from=_weights(given.init_from, line.root) if given.init_from else None,
+        configs=tuple(map(str, configs)),
+    )
 
 
-def _existing(
-    verb: str,
-    given: argparse.Namespace,
-    rest: list[str],
-    configs: list[Path],
-    contents: list[dict[str, Any]],
-    root: Path,
-) -> Request:
-    recipes = [
-        path.stem for path, content in zip(configs, contents, strict=True) if "data" in content
-    ]
-    wanted = given.experiment and safe_name(given.experiment)
-    wanted = wanted or (recipes[-1] if recipes else BARE_RECIPE)
+def _weights(spec: str, root: Path) -> Path:
+    """Find a checkpoint given as a file or as a run, whose best it is."""
+    if Path(spec).is_file():
+        return Path(spec)
+    run = find_run(spec, root)
+    return run.checkpoint("best" if run.record.get("best_ckpt") else "last")
+
+
+def _resumed(line: _Line) -> Request:
+    given = line.given
+    if given.init_from:
+        raise UserError("--resume goes on with a run, --init_from begins a new one: give one.")
+    run = find_run(given.resume, line.root, given.experiment)
+    overlays = line.overlays(run)
+    return Request(
+        line.verb,
+        line.args([run.config, *overlays], "--experiment", run.experiment),
+        run.experiment,
+        run.path.parent.parent,
+        run,
+        run.newest_intact(),
+        configs=tuple(map(str, overlays)),
+    )
+
+
+def _existing(line: _Line) -> Request:
+    given = line.given
     file = Path(given.ckpt_path) if given.ckpt_path not in (None, "best", "last") else None
     if file is not None and not file.is_file():
         raise UserError(f"No checkpoint {file}. --ckpt_path takes best, last or a file.")
     if given.run:
-        run = find_run(given.run, root, given.experiment)
+        run = find_run(given.run, line.root, given.experiment)
     elif file is not None:
-        run = find_run(file.resolve().parent, root)
+        run = find_run(file.resolve().parent, line.root)
     else:
-        run = find_run("last", root, wanted)
-    # The recipe that the run was made from only names it: the run's own copy says how it was
-    # really trained.
-    made_from = {Path(c) for c in run.record.get("configs", [])}
-    overlays = [path for path in configs if path not in made_from and path.stem != run.experiment]
-    args = _join([run.config, *overlays], given, rest)
-    ckpt_path = file or run.checkpoint(given.ckpt_path or "best")
+        recipe = line.recipes[-1].stem if line.recipes else BARE_RECIPE
+        wanted = safe_name(given.experiment) if given.experiment else recipe
+        run = find_run("last", line.root, wanted)
+    overlays = line.overlays(run)
     return Request(
-        verb, [verb, *args], run.experiment, root, run, ckpt_path, tuple(map(str, overlays))
+        line.verb,
+        line.args([run.config, *overlays]),
+        run.experiment,
+        run.path.parent.parent,
+        run,
+        file or run.checkpoint(given.ckpt_path or "best"),
+        configs=tuple(map(str, overlays)),
     )
-
-
-def _join(configs: Sequence[Path], given: argparse.Namespace, rest: list[str]) -> list[str]:
-    """Put files first, so that the command line beats them in whatever order they were typed."""
-    args = [arg for path in configs for arg in ("--config", str(path))]
-    for key, value in (
-        ("--data", given.data),
-        ("--model", given.model),
-        ("--trainer.default_root_dir", given.root),
-    ):
-        args += [key, value] if value is not None else []
-    return args + rest
 
 
 def _find_config(name: str) -> Path:
@@ -163,11 +205,8 @@ def _read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}, column {where.column + 1}" if where else ""
-        raise UserError(
-            f"{path}{line}: not valid YAML: {getattr(error, 'problem', error)}."
-        ) from None
+        problem = getattr(error, "problem", error)
+        raise UserError(f"{path}{line}: not valid YAML: {problem}.") from None
     if not isinstance(content, dict):
-        raise UserError(
-            f"{path} has no settings in it: a configuration is a YAML mapping such as `trainer: …`."
-        )
+        raise UserError(f"{path}: a configuration is a YAML mapping such as `trainer: …`.")
     return content

@@ -4,13 +4,17 @@ import importlib
 import json
 import os
 import re
+import shutil
 import socket
+import warnings
+import zipfile
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from project.checkpoints import is_intact, saved_at
 from project.mistakes import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -66,14 +70,29 @@ class Run:
         if which not in ("best", "last"):
             raise UserError(f"A checkpoint is best, last or a file, got {which!r}.")
         recorded = self.record.get(f"{which}_ckpt")
-        if recorded and (self.path / recorded).is_file():
-            return Path(self.path, recorded)
         files = self.checkpoints()
         if which == "last" and files:
-            return files[-1]
+            return max(files, key=saved_at)
+        if recorded and (self.path / recorded).is_file():
+            return Path(self.path, recorded)
         raise UserError(
             f"Run {self.path} (state: {self.state}) has no {which} checkpoint."
             + (" Take --ckpt_path last." if files else " Train one: lightning fit")
+        )
+
+    def newest_intact(self) -> Path:
+        """Return the newest checkpoint that is whole; a damaged one is named and passed over.
+
+        Raises:
+            UserError: If there is none.
+        """
+        for file in sorted(self.checkpoints(), key=saved_at, reverse=True):
+            if is_intact(file):
+                return file
+            print(f"Passed over {file}: it is damaged.")
+        raise UserError(
+            f"Run {self.path} has no checkpoint to go on from.\n"
+            f"Begin it again: lightning fit --config {self.config}"
         )
 
     def checkpoints(self) -> list[Path]:
@@ -113,9 +132,16 @@ def new_run(root: Path, experiment: str) -> Path:
     raise RuntimeError(f"1000 runs of {experiment} in one second under {root}")
 
 
-def discard_if_empty(path: Path | None) -> None:
-    """Remove the folder of a run that never began, and the folders above it that hold nothing."""
-    for folder in [path, *path.parents[:2]] if path else []:
+def discard_unrecorded(path: Path | None) -> None:
+    """Remove the folder of a run that never began, and the folders above it that hold nothing.
+
+    Args:
+        path: A folder that ``new_run`` has made for this process; one with a record stays.
+    """
+    if path is None or (path / RECORD).exists():
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    for folder in path.parents[:2]:
         try:
             folder.rmdir()
         except OSError:
@@ -196,15 +222,41 @@ def load_run(
 
     found = find_run(run, root)
     file = found.checkpoint(ckpt_path) if ckpt_path in ("best", "last") else Path(ckpt_path)
+    check_loadable(file)
     config = yaml.safe_load(found.config.read_text())
     # Lightning refuses classes that only a checkpoint names; the configuration is the user's own.
-    task_class, data_class = (_class(config[key]["class_path"]) for key in ("model", "data"))
+    task_class, data_class = (find_class(config[key]["class_path"]) for key in ("model", "data"))
     task = task_class.load_from_checkpoint(file, map_location="cpu", weights_only=True)
     datamodule = data_class.load_from_checkpoint(file, map_location="cpu", weights_only=True)
     return LoadedRun(found, task.eval(), datamodule, file)
 
 
-def _class(path: str) -> type[Any]:
+def check_loadable(file: Path) -> None:
+    """Refuse what is not a checkpoint, and what would run code if Python's pickle loaded it.
+
+    Raises:
+        UserError: If it is one of these.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about a pickle that torch did not write
+            # With weights_only, code is found and not run; with mmap, no weights are read.
+            torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+    except FileNotFoundError:
+        raise UserError(f"No checkpoint {file}.") from None
+    except Exception as error:  # what torch raises depends on the content, whatever that is
+        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            raise UserError(
+                f"{file} is refused: it holds {found[1]}, which may run code when it is loaded.\n"
+                "A checkpoint holds tensors and plain values. If you trust where it is from, save "
+                "its state_dict alone: --init_from takes that."
+            ) from None
+        raise UserError(f"{file} is not a checkpoint, or it is damaged.") from None
+
+
+def find_class(path: str) -> type[Any]:
+    """Import a class by its path, e.g. ``project.models.MLP``."""
     module, name = path.rsplit(".", 1)
     found: type[Any] = getattr(importlib.import_module(module), name)
     return found

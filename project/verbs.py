@@ -1,25 +1,35 @@
 """The verbs fit, validate, test and predict, from settings to a result: our LightningCLI."""
 
 import argparse
+import os
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jsonargparse import Namespace
+from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import _get_rank
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, Checkpoint, LearningRateMonitor, ProgressBar
+from lightning.pytorch.callbacks import (
+    Callback,
+    Checkpoint,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    ProgressBar,
+)
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from project import report
+from project import endings, quiet, report
 from project.mistakes import UserError, did_you_mean, explain, innermost
 from project.parser import Parser, Told, fill_from_data, namespace, substitute
 from project.record import RunRecord
 from project.request import CONFIGS, Request
-from project.runs import discard_if_empty, new_run
+from project.resume import already_done, load_weights
+from project.runs import check_loadable, discard_unrecorded, find_class, new_run
 
 DEFAULTS = CONFIGS / "default.yaml"
 SKIPPED = {
@@ -59,6 +69,11 @@ class Command(LightningCLI):
         self.run_dir: Path | None = None
         self.record: RunRecord | None = None
         self.began = time.time()
+        quiet.plain_warnings()
+        for file in (request.ckpt_path, request.init_from):
+            if file is not None:
+                check_loadable(file)
+        endings.on_sudden_end(self._end_suddenly)
         parser_kwargs = {
             "exit_on_error": False,
             "allow_abbrev": False,
@@ -79,9 +94,23 @@ class Command(LightningCLI):
                 auto_configure_optimizers=False,
                 args=request.args,
             )
-        except BaseException:
-            discard_if_empty(self.run_dir)  # it failed before there was anything to record
+        except BaseException as error:
+            self._put_in_order(error)
             raise
+
+    def _end_suddenly(self, reason: str) -> None:
+        """Do so, and say how to go on; maybe in the middle of a print, so past Python's streams."""
+        self._put_in_order(reason)
+        if self.record and self.record.record:
+            line = f"\nThe run was {reason}. Go on with: lightning fit --resume {self.run_dir}\n"
+            os.write(sys.stderr.fileno(), line.encode())
+
+    def _put_in_order(self, reason: BaseException | str) -> None:
+        """Leave no folder of a run that never began, and no record of one that seems to go on."""
+        if self.record:
+            self.record.failed(reason)
+        if self.request.run is None:
+            discard_unrecorded(self.run_dir)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """Return the verb at hand alone: the parsers of the others would triple the start-up."""
@@ -99,16 +128,15 @@ class Command(LightningCLI):
         parser.add_lightning_class_args(Trainer, "trainer")
         for key, value in yaml.safe_load(DEFAULTS.read_text()).items():
             if isinstance(value, dict) and "class_path" in value:
-                parser.add_argument(
-                    f"--{key}", type=Callback | None, default=None, help="A callback, or null."
-                )
+                of_io = issubclass(find_class(value["class_path"]), CheckpointIO)
+                kind: Any = CheckpointIO if of_io else Callback
+                parser.add_argument(f"--{key}", type=kind | None, help="A class, or null.")
                 parser.callback_keys.append(key)
         parser.add_lightning_class_args(self._datamodule_class, "data", subclass_mode=True)
         parser.add_lightning_class_args(self._model_class, "model", subclass_mode=True)
-        if self.request.verb != "fit":
-            parser.add_argument(
-                "--run", type=str | None, default=None, help="Folder of a run, or last."
-            )
+        names = ("resume", "init_from") if self.request.verb == "fit" else ("run",)
+        for name in names:
+            parser.add_argument(f"--{name}", type=str | None, help="Folder of a run, or last.")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401
         """Parse, and tell a mistake in one to three lines."""
@@ -148,6 +176,7 @@ class Command(LightningCLI):
             self.model = self._get(self.config_init, "model")
             self._check_monitors()
             self.trainer = self.instantiate_trainer()
+            endings.keep_lightning_out(self.trainer)
         except (ValueError, ImportError, MisconfigurationException) as error:
             raise UserError(innermost(str(error))) from error
 
@@ -157,6 +186,7 @@ class Command(LightningCLI):
         folder = request.root / request.experiment / "none"  # nothing is ever written there
         if request.run is not None:
             folder = request.run.path
+            self.run_dir = folder if request.verb == "fit" and not _get_rank() else None
         elif not self.settings.trainer.fast_dev_run and not _get_rank():
             folder = self.run_dir = new_run(request.root, request.experiment)
         return {"run_dir": str(folder), "run": folder.name, "experiment": request.experiment}
@@ -169,34 +199,66 @@ class Command(LightningCLI):
             if logged and monitor and monitor not in logged:
                 hint = did_you_mean(monitor, logged) or f" There are: {', '.join(logged)}."
                 raise UserError(f"{key}.monitor is {monitor!r}, which the task does not log.{hint}")
+            self._check_moment(key, self._get(self.config_init, key))
+
+    def _check_moment(self, key: str, callback: object) -> None:
+        """Refuse to choose checkpoints by a score that is not theirs."""
+        if not isinstance(callback, ModelCheckpoint) or self.request.verb != "fit":
+            return
+        between = callback._every_n_train_steps or callback._train_time_interval
+        if between and str(callback.monitor).startswith("val/"):
+            raise UserError(
+                f"{key} would save between validations, under the {callback.monitor} of an older "
+                "one.\nTo save more often: --autosave.every_n_steps N; to choose the best more "
+                "often: --trainer.val_check_interval N"
+            )
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Leave out the callbacks that are null or that another setting has switched off."""
-        if self.request.verb != "fit":
-            config["logger"] = False
         trial = bool(config["fast_dev_run"])
-        if trial:
-            config["enable_checkpointing"] = False  # Lightning would still write a last.ckpt
+        if trial or self.request.verb != "fit":  # a trial too would leave a last.ckpt
+            config["logger"] = config["enable_checkpointing"] = False
         off: tuple[type[Callback], ...] = ()
-        off += (LearningRateMonitor,) if trial or config["logger"] is False else ()
+        off += (LearningRateMonitor,) if config["logger"] is False else ()
         off += (Checkpoint,) if config["enable_checkpointing"] is False else ()
         off += (ProgressBar,) if config["enable_progress_bar"] is False else ()
-        kept = [c for c in callbacks if c is not None and not isinstance(c, off)]
+        plugins = [c for c in callbacks if isinstance(c, CheckpointIO)]
+        if plugins:
+            given = config["plugins"] or []
+            config["plugins"] = [*(given if isinstance(given, list) else [given]), *plugins]
+        kept = [c for c in callbacks if isinstance(c, Callback) and not isinstance(c, off)]
         if self.request.verb == "fit" and not trial:
-            dump = self._parser("fit").dump(self.settings, skip_none=False)
+            dump = self._dumped()
             for callback in kept:
                 if hasattr(callback, "config"):  # one that wants to know how the run is configured
-                    callback.config = yaml.safe_load(dump)
-            self.record = RunRecord(self.request, dump, self.settings.seed_everything, self.run_dir)
+                    callback.config = dump
+            self.record = RunRecord(
+                self.request, dump, self.settings.seed_everything, self.run_dir, self._best_keeper()
+            )
             kept.append(self.record)
         return super()._instantiate_trainer(config, kept)
 
+    def _best_keeper(self) -> ModelCheckpoint | None:
+        """Return the callback that chooses the best checkpoint, whatever others there are."""
+        block = self._get(self.config_init, "checkpoint", default=None)
+        return block if isinstance(block, ModelCheckpoint) else None
+
     def fit(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Train, then test the best checkpoint and say where everything is."""
-        self.trainer.fit(model, datamodule=datamodule)
+        if self.request.run is not None:
+            differ = report.changes(self._of_the_run(), self._dumped())
+            if done := already_done(self.request.run, self._dumped()["trainer"], bool(differ)):
+                return report.say(done)
+            report.show_checkpoint(self.request, differ)
+        if self.request.init_from is not None:
+            left = load_weights(model, self.request.init_from)
+            report.show_init(self.request.init_from, left)
+        self.trainer.fit(
+            model, datamodule=datamodule, ckpt_path=self.request.ckpt_path, weights_only=True
+        )
         scores: dict[str, float] = dict(self.record.scores) if self.record else {}
         if self.trainer.limit_test_batches:
-            best = getattr(self.trainer.checkpoint_callback, "best_model_path", "") or None
+            best = getattr(self._best_keeper(), "best_model_path", "") or None
             for tested in self.trainer.test(
                 model, datamodule=datamodule, ckpt_path=best, weights_only=True, verbose=False
             ):
@@ -207,19 +269,19 @@ class Command(LightningCLI):
 
     def validate(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Evaluate a run's checkpoint on the validation split."""
-        report.show_checkpoint(self.request)
+        self._show_checkpoint()
         report.show_scores(
             self.trainer.validate(model, datamodule=datamodule, **self._checkpoint())
         )
 
     def test(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Evaluate a run's checkpoint on the test split."""
-        report.show_checkpoint(self.request)
+        self._show_checkpoint()
         report.show_scores(self.trainer.test(model, datamodule=datamodule, **self._checkpoint()))
 
     def predict(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Write a run's predictions for the data module's predict split into the run's folder."""
-        report.show_checkpoint(self.request)
+        self._show_checkpoint()
         self.trainer.predict(
             model,
             datamodule=datamodule,
@@ -227,6 +289,20 @@ class Command(LightningCLI):
             ckpt_path=self.request.ckpt_path,
             weights_only=True,
         )
+
+    def _show_checkpoint(self) -> None:
+        report.show_checkpoint(self.request, report.changes(self._of_the_run(), self._dumped()))
+
+    def _dumped(self) -> dict[str, Any]:
+        """Return the configuration as YAML would hold it, without what only this command needs."""
+        text = self._parser(self.subcommand).dump(self.settings, skip_none=False)
+        dump: dict[str, Any] = yaml.safe_load(text)
+        return {key: dump[key] for key in dump if key not in ("run", "resume", "init_from")}
+
+    def _of_the_run(self) -> dict[str, Any]:
+        assert self.request.run is not None
+        config: dict[str, Any] = yaml.safe_load(self.request.run.config.read_text())
+        return config
 
     def _checkpoint(self) -> dict[str, Any]:
         return {"ckpt_path": self.request.ckpt_path, "weights_only": True, "verbose": False}

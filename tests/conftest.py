@@ -1,7 +1,10 @@
 """What every test runs under: one thread, no network, no settings from outside."""
 
 import os
+import pickle
+import shutil
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,15 @@ from typing import Any
 # threads are ten times slower than one thread.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import numpy as np
 import pytest
 import torch
+from torchvision.datasets import CIFAR10
+
+from project.cli import main
+from project.data import DigitsDataModule
+from project.data.images import resize
+from project.runs import Run, find_run
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,3 +56,57 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Be in an empty folder, so that runs, data and stray files of a test go there."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run of the digits recipe, two epochs; tests leave it as they found it."""
+    home = tmp_path_factory.mktemp("digits_run")
+    root = home / "logs"
+    args = ["--trainer.max_epochs", "2", "--trainer.default_root_dir", str(root)]
+    assert main(["fit", *args]) == 0
+    return find_run("last", root)
+
+
+def write_idx(file: Path, values: torch.Tensor):
+    head = struct.pack(f">{values.dim() + 1}I", 0x800 + values.dim(), *values.shape)
+    file.write_bytes(head + values.to(torch.uint8).numpy().tobytes())
+
+
+@pytest.fixture
+def mnist_dir(tmp_path: Path) -> Path:
+    """The embedded digits as the files of MNIST: 300 training and 60 test images of 28 x 28."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    digits = DigitsDataModule()
+    for stem, train, count in (("train", True, 300), ("t10k", False, 60)):
+        images, labels = digits.load(train)
+        write_idx(raw / f"{stem}-images-idx3-ubyte", resize(images[:count], 28)[:, 0])
+        write_idx(raw / f"{stem}-labels-idx1-ubyte", labels[:count])
+    return tmp_path
+
+
+@pytest.fixture
+def cifar_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files in CIFAR-10's format; the checksums of the real ones are taken out of torchvision."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        entry = {
+            "data": random.integers(0, 256, (20, 3072), dtype=np.uint8),
+            "labels": [i % 10 for i in range(20)],
+        }
+        (folder / name).write_bytes(pickle.dumps(entry))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
+    monkeypatch.setattr(CIFAR10, "train_list", [[n, None] for n, _ in CIFAR10.train_list])
+    monkeypatch.setattr(CIFAR10, "test_list", [[n, None] for n, _ in CIFAR10.test_list])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": None})
+    return tmp_path
+
+
+@pytest.fixture
+def real_data(mnist_dir: Path, cifar_dir: Path) -> Path:
+    """A ``data_dir`` with small files in the formats of MNIST, Fashion-MNIST and CIFAR-10."""
+    shutil.copytree(mnist_dir / "MNIST", mnist_dir / "FashionMNIST")
+    return mnist_dir

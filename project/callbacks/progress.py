@@ -57,7 +57,7 @@ class ProgressBar(TQDMProgressBar):
         """See where the output goes."""
         super().setup(trainer, pl_module, stage)
         self._live = sys.stdout.isatty()
-        self._drawn = time.monotonic()
+        self._drawn = self._epoch_started = time.monotonic()  # a resumed epoch does not start
 
     def _should_update(self, current: int, total: int) -> bool:
         now = time.monotonic()

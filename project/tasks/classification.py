@@ -17,6 +17,7 @@ from project.optim import WarmupCosine
 from project.tasks import fit_check
 from project.tasks.arguments import check_arguments, is_plain
 from project.tasks.plan import Plan, Scheduler, accumulation_factor
+from project.tasks.recompute import recompute_blocks
 from project.tasks.tally import PerClass, Tally, per_class
 
 Batch = tuple[Tensor, ...] | list[Tensor]
@@ -43,6 +44,8 @@ class ClassificationTask(L.LightningModule):
         class_weights: Weight of every class in the training loss.
         scale_lr: Batch size that the learning rate was tuned for: lr is multiplied by the global
             batch (batch_size x processes x accumulated batches) over this; null leaves lr as given.
+        checkpoint_activations: Compute every block of the network a second time for its gradients
+            instead of keeping its activations: less memory, a third more time, the same numbers.
         compile: Compile the network for training: minutes at the start, faster steps on a GPU.
         channels_last: Keep images and convolutions as ``(B, H, W, C)`` in memory: faster
             convolutions in half precision.
@@ -66,6 +69,7 @@ class ClassificationTask(L.LightningModule):
         label_smoothing: float = 0.0,
         class_weights: list[float] | None = None,
         scale_lr: int | None = None,
+        checkpoint_activations: bool = False,
         compile: bool = False,
         channels_last: bool = False,
     ) -> None:
@@ -91,6 +95,9 @@ class ClassificationTask(L.LightningModule):
         self.scheduler_interval = scheduler_interval
         self.label_smoothing = label_smoothing
         self.scale_lr = scale_lr
+        self.checkpoint_activations = checkpoint_activations
+        if checkpoint_activations:
+            recompute_blocks(self.net)
         self.compile_net = compile
         self.channels_last = channels_last
         weights = torch.tensor(class_weights) if class_weights else None
@@ -272,7 +279,10 @@ class ClassificationTask(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the train figures not logged yet; keep only hyperparameters that load safely."""
-        checkpoint["classification_task"] = {"train": self._train_tally.state_dict()}
+        checkpoint["classification_task"] = {
+            "train": self._train_tally.state_dict(self.trainer.strategy),
+            "metric_is_new": self._metric_is_new,
+        }
         arguments = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = {
             name: value for name, value in arguments.items() if is_plain(value)
@@ -280,6 +290,10 @@ class ClassificationTask(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with the train figures of the checkpoint."""
-        # It was written by rank 0: on every rank its samples would count several times.
-        if "classification_task" in checkpoint and getattr(rank_zero_only, "rank", 0) == 0:
-            self._train_tally.load_state_dict(checkpoint["classification_task"]["train"])
+        if "classification_task" not in checkpoint or self._trainer is None:
+            return
+        state = checkpoint["classification_task"]
+        self._train_tally.load_state_dict(
+            state["train"], self.trainer.global_rank, self.trainer.world_size
+        )
+        self._metric_is_new = state["metric_is_new"]

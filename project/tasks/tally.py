@@ -1,6 +1,6 @@
 """Counts from which every classification metric follows, exactly and without a sync per step."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from lightning.pytorch.strategies import Strategy
@@ -100,16 +100,27 @@ class Tally:
             "f1": f1.nanmean(),
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and a number, loadable with ``weights_only=True``."""
-        return {
-            "batches": self.batches,
-            "loss": self.loss.clone(),
-            "confusion": self.confusion.clone(),
-        }
+    def state_dict(self, strategy: Strategy) -> dict[str, Tensor]:
+        """The counts of all processes, loadable with ``weights_only=True``; all have to call it."""
+        own = torch.cat([self.loss.view(1).cpu().double(), self.confusion.cpu().double()])
+        own = torch.cat([own.new_tensor([self.batches]), own])
+        if strategy.root_device.type == "mps":  # one process, without float64
+            return {"ranks": own[None]}
+        ranks = strategy.all_gather(own.to(strategy.root_device))
+        return {"ranks": ranks.view(-1, len(own)).cpu()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``; counts of another number of classes are dropped."""
-        if state["confusion"].numel() == self.num_classes**2:
-            self.batches, self.loss = state["batches"], state["loss"].clone()
-            self.confusion = state["confusion"].clone()
+    def load_state_dict(self, state: dict[str, Tensor], rank: int, world_size: int) -> None:
+        """Go on from ``state``; counts of another number of classes are dropped.
+
+        Args:
+            state: From ``state_dict``.
+            rank: This process. If there were another number of them, the first takes all counts.
+            world_size: Number of processes.
+        """
+        ranks = state["ranks"]
+        if ranks.shape[1] != 2 + self.num_classes**2:
+            return
+        if len(ranks) != world_size:
+            ranks = torch.cat([ranks.sum(dim=0)[None], ranks.new_zeros(world_size, ranks.shape[1])])
+        own = ranks[rank]
+        self.batches, self.loss, self.confusion = int(own[0]), own[1].clone(), own[2:].long()

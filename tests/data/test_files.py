@@ -3,7 +3,6 @@ import pickle
 import socket
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torchvision.datasets import CIFAR10, MNIST
@@ -106,25 +105,6 @@ def test_images_and_labels_that_do_not_belong_together_are_refused(mnist_dir: Pa
     (raw / "train-labels-idx1-ubyte").write_bytes((raw / "t10k-labels-idx1-ubyte").read_bytes())
     with pytest.raises(UserError, match=r"300 images, .* 60 labels"):
         MNISTDataModule(str(mnist_dir), download=False).setup("fit")
-
-
-@pytest.fixture
-def cifar_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files in CIFAR-10's format; the checksums of the real ones are taken out of torchvision."""
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    random = np.random.default_rng(0)
-    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        entry = {
-            "data": random.integers(0, 256, (20, 3072), dtype=np.uint8),
-            "labels": [i % 10 for i in range(20)],
-        }
-        (folder / name).write_bytes(pickle.dumps(entry))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
-    monkeypatch.setattr(CIFAR10, "train_list", [[n, None] for n, _ in CIFAR10.train_list])
-    monkeypatch.setattr(CIFAR10, "test_list", [[n, None] for n, _ in CIFAR10.test_list])
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": None})
-    return tmp_path
 
 
 def test_cifar10_is_one_tensor_with_channels_first(cifar_dir: Path):

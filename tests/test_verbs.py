@@ -1,0 +1,204 @@
+"""What fit, validate, test and predict do and leave behind."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from project.cli import main
+from project.runs import Run, find_run, load_run
+
+SHORT = ["--trainer.max_epochs", "2"]
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(run.checkpoint("last"))["state_dict"]
+    return state
+
+
+def same(a: Run, b: Run) -> bool:
+    one, other = weights(a), weights(b)
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_fit_leaves_a_run_folder(digits_run: Run) -> None:
+    names = {path.name for path in digits_run.path.iterdir()}
+    assert {"config.yaml", "run.json", "checkpoints"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", digits_run.path.name)
+    assert digits_run.path.parent.name == "digits"
+
+
+def test_record_says_how_the_run_came_about(digits_run: Run) -> None:
+    record = digits_run.record
+    assert record["state"] == "finished"
+    assert record["command"].startswith("lightning fit")
+    assert record["seed"] == 42
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert record["hardware"]["processes"] == 1
+    assert (digits_run.path / record["best_ckpt"]).is_file()
+    assert (digits_run.path / record["last_ckpt"]).is_file()
+    assert record["best_score"] == pytest.approx(record["scores"]["val/acc"])
+    assert record["started"] <= record["ended"]
+
+
+def test_curves_are_in_tensorboard(digits_run: Run) -> None:
+    events = EventAccumulator(str(digits_run.path)).Reload()
+    tags = set(events.Tags()["scalars"])
+    wanted = {"train/loss", "train/acc", "val/loss", "val/acc", "test/loss", "test/acc", "epoch"}
+    assert wanted <= tags
+    assert any(tag.startswith("lr-") for tag in tags)
+    assert "hp_metric" not in tags
+    assert {"val/predictions", "val/confusion_matrix"} <= set(events.Tags()["images"])
+    assert {"val/per_class", "test/per_class"} <= {
+        t.split("/text")[0] for t in events.Tags()["tensors"]
+    }
+
+
+def test_configuration_trains_the_same_weights_again(digits_run: Run) -> None:
+    assert main(["fit", "--config", str(digits_run.config)]) == 0
+    again = find_run("last")
+    assert again.experiment == "digits"
+    assert same(digits_run, again)
+
+
+def test_another_seed_gives_other_weights(digits_run: Run) -> None:
+    assert main(["fit", *SHORT, "--seed_everything", "7"]) == 0
+    assert not same(digits_run, find_run("last"))
+
+
+def test_validate_gives_the_score_of_training(
+    digits_run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for batch in ("8", "1000"):
+        assert main(["validate", "--run", str(digits_run.path), "--data.batch_size", batch]) == 0
+        said = capsys.readouterr().out
+        assert f"{digits_run.record['scores']['val/acc']:.4f}" in said
+        assert f"{digits_run.record['scores']['val/loss']:.4f}" in said
+        assert str(digits_run.checkpoint("best")) in said
+
+
+def test_evaluation_leaves_the_run_as_it_was(digits_run: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in digits_run.path.rglob("*")}
+    assert main(["test", "--run", str(digits_run.path)]) == 0
+    assert {path: path.stat().st_mtime_ns for path in digits_run.path.rglob("*")} == before
+
+
+def test_the_newest_run_of_the_recipe_is_taken(
+    digits_run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test", "--trainer.default_root_dir", str(digits_run.path.parents[1])]) == 0
+    assert str(digits_run.path) in capsys.readouterr().out
+
+
+def test_what_differs_from_the_run_is_printed(
+    digits_run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--run", str(digits_run.path), "--data.eval_batch_size", "100"]
+    assert main(["test", *args]) == 0
+    assert re.search(r"data\.eval_batch_size\W+null\W+100", capsys.readouterr().out)
+
+
+def test_moved_run_is_used_where_it_is(digits_run: Run, workdir: Path) -> None:
+    moved = workdir / "elsewhere" / "R2"
+    moved.parent.mkdir()
+    digits_run.path.rename(moved)
+    try:
+        assert main(["test", "--run", str(moved)]) == 0
+        assert load_run(moved).ckpt_path.is_relative_to(moved)
+    finally:
+        moved.rename(digits_run.path)
+
+
+def test_load_run_gives_the_logits_of_the_checkpoint(digits_run: Run) -> None:
+    loaded = load_run(digits_run.path)
+    loaded.datamodule.setup("test")
+    images, labels, _ = next(iter(loaded.datamodule.test_dataloader()))
+    logits = loaded.task(loaded.datamodule.preprocess(images))
+    acc = (logits.argmax(1) == labels).float().mean().item()
+    assert acc == pytest.approx(digits_run.record["scores"]["test/acc"])
+
+
+def test_unsafe_experiment_name_is_made_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *SHORT, "--experiment", "a, b:c d"]) == 0
+    assert "a-b-c-d" in capsys.readouterr().out
+    assert find_run("last").path.parent.name == "a-b-c-d"
+    assert main(["test", "--experiment", "a, b:c d"]) == 0
+
+
+def test_own_callback_is_added_to_those_that_are_always_there(workdir: Path) -> None:
+    own = "lightning.pytorch.callbacks.ModelSummary"
+    assert main(["fit", *SHORT, f"--trainer.callbacks+={own}"]) == 0
+    run = find_run("last")
+    config = yaml.safe_load(run.config.read_text())
+    assert [c["class_path"] for c in config["trainer"]["callbacks"]] == [own]
+    assert run.checkpoint("best").is_file()
+    assert run.checkpoint("last").is_file()
+
+
+def test_a_crash_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from project.tasks import ClassificationTask
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("something of ours")
+
+    monkeypatch.setattr(ClassificationTask, "training_step", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["fit", *SHORT])
+    [path] = Path("logs/digits").iterdir()
+    assert Run(path).state == "failed"
+    assert Run(path).record["error"] == "ZeroDivisionError: something of ours"
+
+
+def test_a_run_whose_process_is_gone_is_not_running(digits_run: Run, workdir: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    record = {**digits_run.record, "state": "running", "pid": gone.pid}
+    (workdir / "run.json").write_text(json.dumps(record))
+    assert Run(workdir).state == "failed"
+
+
+def test_trial_run_leaves_nothing(workdir: Path) -> None:
+    assert main(["fit", "--trainer.fast_dev_run", "1"]) == 0
+    assert not list(workdir.iterdir())
+
+
+def test_default_run_says_nothing_on_stderr(workdir: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "project", "fit", *SHORT],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for noise in ("TPU", "litlogger", "Tip", "warn", "GPU available"):
+        assert noise not in done.stdout
+
+
+@pytest.mark.slow
+def test_digits_are_learnt() -> None:
+    assert main(["fit"]) == 0
+    assert find_run("last").record["scores"]["test/acc"] >= 0.97
+
+
+@pytest.mark.slow
+def test_two_processes_write_one_run() -> None:
+    preset = "configs/presets/ddp_cpu.yaml"
+    done = subprocess.run(
+        [sys.executable, "-m", "project", "fit", "--config", preset, *SHORT],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    runs = [path for path in Path("logs/digits").iterdir()]
+    assert len(runs) == 1
+    assert Run(runs[0]).record["hardware"]["processes"] == 2
+    assert Run(runs[0]).state == "finished"
