@@ -2,7 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 
 import project
@@ -35,6 +37,9 @@ def main(args: Sequence[str] | None = None) -> int:
         return _tell(f"Error: {failure}", endings.FAILED)
     except endings.Preempted as stop:
         return _tell(stop.message, endings.TRY_AGAIN)
+    except BrokenPipeError:  # `lightning … | head`; the streams are flushed again at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         if args is not None:
             raise
@@ -61,10 +66,12 @@ def _is_quick(argv: Sequence[str]) -> bool:
 
 def _answer(argv: Sequence[str]) -> int:
     verb = argv[0] if argv else "--help"
+    if verb == "help" and argv[1:2] and argv[1] in helptext.SETTINGS:
+        verb = argv[1]
     if verb in helptext.SETTINGS:
-        print(helptext.SETTINGS[verb])
+        print(helptext.SETTINGS[verb], flush=True)
     elif verb in ("-h", "--help", "help"):
-        print(helptext.overview())
+        print(helptext.overview(), flush=True)
     elif verb in ("-V", "--version", "version"):
         print(f"{project.__name__} {project.__version__}")
     else:
@@ -80,15 +87,28 @@ def _run(verb: str, argv: list[str]) -> int:
         return command
     from project.request import read_request
 
+    if not {os.getcwd(), ""} & set(sys.path):
+        sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
     everything = "--help-all" in argv
-    request = read_request(verb, [arg for arg in argv if arg != "--help-all"], look=not everything)
+    asked = helptext.of_a_class(argv)
+    request = read_request(
+        verb, [] if asked or everything else argv, look=not (asked or everything)
+    )
+    if asked:  # alone: what else a verb needs stands in the way
+        request = replace(request, args=[verb, *asked])
     from project import quiet  # from here on torch and Lightning are imported, which takes seconds
 
     quiet.prepare()
+    _tell_tasks_from_shells()
     from project.verbs import Command
 
+    return _finish(lambda: Command(request), helptext.OF_CLASSES if everything else "")
+
+
+def _finish(run: Callable[[], object], more: str) -> int:
+    """Run a command; return its exit code. What the parser prints is followed by ``more``."""
     try:
-        Command(request)
+        run()
     except endings.Preempted:
         raise
     except SystemExit as end:  # --print_config and the like are answered inside the parser
@@ -96,5 +116,20 @@ def _run(verb: str, argv: list[str]) -> int:
             return 130
         if isinstance(end.code, str):
             return _tell(end.code, endings.FAILED)
+        print(more, end="\n" if more else "")
+        sys.stdout.flush()  # here a reader that has gone is no failure
         return end.code or 0
     return 0
+
+
+def _tell_tasks_from_shells() -> None:
+    """Tell Lightning that a shell of a SLURM job is no task that srun has started.
+
+    It goes by the number of tasks and the job's name: in an interactive allocation with any name
+    but "bash" or "interactive" it refuses to start, or waits for processes that nobody starts. Only
+    srun sets the number of a step.
+    """
+    if "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ:
+        os.environ["SLURM_JOB_NAME"] = "interactive"
+        if os.environ.get("SLURM_NNODES", "1") == "1":  # where we start the processes ourselves
+            warnings.filterwarnings("ignore", message=".*`srun` command is available")

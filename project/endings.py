@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -42,13 +43,10 @@ class Preempted(SystemExit):
 
 
 class _Process:
-    """What this process has to do when it ends.
-
-    Args:
-        clean: Brings the run's folder into order; is told why the process ends.
-    """
+    """What this process has to do when it ends."""
 
     def __init__(self) -> None:
+        # Brings the run's folder into order; is told why the process ends.
         self.clean: Callable[[str], None] = lambda reason: None
         self.ranks: list[subprocess.Popen[bytes]] = []  # started by this one, rank 1 first
         self.lost: str | None = None  # which of them has died, and how
@@ -84,7 +82,9 @@ def in_charge(take_signals: bool) -> Iterator[None]:
         _end_ranks(wait=30)
     finally:
         for number, handler in old.items():
-            signal.signal(number, handler)
+            # The interpreter takes a second to end, and the exit code must stay what it is.
+            ignored = _this.leaving and number != signal.SIGINT
+            signal.signal(number, signal.SIG_IGN if ignored else handler)
         if old:
             os.close(signal.set_wakeup_fd(-1))
         _this = _Process()
@@ -134,7 +134,8 @@ def _take_signals() -> dict[int, Handler]:
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     start(_listen, heard, _this)
     return {number: signal.signal(number, end) for number in numbers()}
 
@@ -158,6 +159,11 @@ def _listen(heard: int, process: _Process) -> None:
 
 def end_now(reason: str, number: int | None = None) -> None:
     """End this process and all that it has started, by a signal or with exit code 1."""
+    if is_main_thread():
+        if hasattr(signal, "SIGCHLD"):  # torch's handler raises where a worker was killed
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in numbers():
+            signal.signal(other, signal.SIG_IGN)
     with contextlib.suppress(Exception):  # whatever state the interpreter is in: end
         _this.clean(reason)
     _end_ranks(wait=0)
@@ -253,8 +259,22 @@ def _end_ranks(wait: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             rank.wait(max(0.0, end - time.monotonic()))
         if rank.poll() is None:
+            workers = _children(rank.pid)
             rank.kill()
             rank.wait()
+            for worker in workers:
+                with contextlib.suppress(OSError):
+                    os.kill(worker, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    """The workers of another process; where they cannot be told, they notice in 5 s themselves."""
+    try:
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    except OSError:
+        return []
 
 
 def _rank() -> int:

@@ -1,6 +1,8 @@
 """What the command says about itself without importing anything: one screen for each verb."""
 
 import ast
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import project
@@ -67,7 +69,22 @@ EXAMPLES = {
 SETTINGS = {"fit": FIT} | {
     verb: _EXISTING.format(verb=verb, what=what) for verb, what in WHAT.items() if verb != "fit"
 }
+OF_CLASSES = """
+The settings of a class: --data.help CLASS, --model.help CLASS, --model.net.help CLASS, e.g.
+  lightning fit --data.help project.data.DigitsDataModule"""
 COMMANDS = Path(project.__file__).parent / "commands"
+
+
+def of_a_class(argv: Sequence[str]) -> list[str]:
+    """Return what asks for the settings of one class, e.g. ``--data.help CLASS``."""
+    for at, arg in enumerate(argv):
+        if re.match(r"--[\w.]+\.help(=|$)", arg):
+            name, _, value = arg.partition("=")
+            value = value or "".join(argv[at + 1 : at + 2])
+            inner = re.match(r"--model\.\w+\.help", name)
+            task = ["--config", str(COMMANDS.parents[1] / "configs" / "digits.yaml")]
+            return [*(task if inner else []), f"{name}={value}" if value else name]
+    return []
 
 
 def own_commands() -> dict[str, list[str]]:

@@ -2,10 +2,11 @@
 
 import difflib
 import importlib
+import inspect
 import pkgutil
 import re
-from collections.abc import Iterable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import project
 
@@ -33,6 +34,27 @@ class Meaning(str):
     """
 
 
+@dataclass(frozen=True)
+class Complaint:
+    """What a parser says, and what is needed to say it better.
+
+    Args:
+        message: What the parser said.
+        key: The setting whose parser it was, e.g. ``model.net``; empty for the verb's.
+        where: Whose settings those are: a verb, or the class path.
+        accepted: Names of the settings that this parser accepts.
+        options: Full names of the settings that there are, e.g. ``model.net.hidden_dim``.
+        typed: The value as it was typed, where that is known.
+    """
+
+    message: str
+    key: str
+    where: str
+    accepted: Sequence[str]
+    options: Sequence[str] = ()
+    typed: str | None = None
+
+
 def meaning(error: BaseException) -> str | None:
     """Return what an error means for the user, if somebody has noted that on it."""
     notes = getattr(error, "__notes__", [])
@@ -41,51 +63,26 @@ def meaning(error: BaseException) -> str | None:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean a or b?`` for the nearest of ``known``, or an empty string."""
-    near = difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    return _hint(difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6))
 
 
-def explain(message: str, accepted: Sequence[str], where: str) -> str:
-    """Put a parser's message into the words of this file.
-
-    Args:
-        message: What the parser said.
-        accepted: Names of the settings that the parser at fault accepts.
-        where: Whose settings those are: a verb, or the class path.
-
-    Returns:
-        One to three lines.
-    """
-    if unknown := re.search(r"unrecognized arguments: (--)?([^\s=]+)", message):
-        return _unknown(unknown[2], accepted, where, dashes=unknown[1] or "")
-    if unknown := re.search(r"[Oo]ption '([^']+)'", message):
-        return _unknown(unknown[1], accepted, where)
-    if unknown := re.search(r"Group '([^']+)' does not accept option '([^']+)'", message):
-        return _unknown(f"{unknown[1]}.{unknown[2]}", accepted, where)
-    if missing := re.search(r"File does not exist: '([^']+)'", message):
-        return f"No file {missing[1]}. A recipe is given as --config configs/NAME.yaml."
-    key = (
-        found[1] if (found := re.search(r'Parser key "([^"]+)"', message)) else "the configuration"
-    )
-    if no_name := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", message):
-        return _no_class(key, no_name[1], no_name[2])
-    if no_path := re.search(
-        r"(?:No module named '([^']+)'|dot import path string: (\S+))", message
-    ):
-        wanted = re.search(r"class_path '([^']+)'|Expected a path but (\S+) either", message)
-        full = (wanted[1] or wanted[2]) if wanted else no_path[1] or no_path[2]
-        return _no_class(key, "", full)
-    if "Problem with given class_path" in message:
-        return innermost(message)
-    if given := re.search(r"Given value: (.*)|Got value: (.*)", message):
-        value = given[1] if given[1] is not None else given[2]
-        return f"{key} cannot be {value!r}: {_expected(message)}."
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return "\n".join(lines[:3])
+def explain(complaint: Complaint) -> str:
+    """Put a parser's message into the words of this file: the first answer that fits."""
+    for pattern, answer in ANSWERS:
+        if found := re.search(pattern, complaint.message):
+            return answer(found, complaint)
+    return "\n".join(
+        line.strip() for line in complaint.message.splitlines()[:3] if line.strip()
+    ).strip()
 
 
 def innermost(message: str) -> str:
     """Cut the layers off a message about a class that refused its settings."""
+    if re.search(r"No supported gpu backend|Accelerator` can not run on your system", message):
+        return (
+            f"trainer.accelerator: {message.splitlines()[0]}\n"
+            "This machine has none that PyTorch can use: set --trainer.accelerator auto or cpu."
+        )
     problem = re.search(r"Problem with given class_path '([^']+)':\s*([^\n]+)", message)
     if problem is None:
         # A list of what was tried, one after another; what the class itself said stands out.
@@ -98,17 +95,113 @@ def innermost(message: str) -> str:
     return f"{name}: {reason.strip()}"
 
 
-def _unknown(name: str, accepted: Sequence[str], where: str, dashes: str = "") -> str:
-    leaf = name.rsplit(".", 1)[-1]
-    root = name.split(".", 1)[0]
-    hint = (
-        did_you_mean(name, accepted)
-        or did_you_mean(leaf, (a.rsplit(".", 1)[-1] for a in accepted))
-        or did_you_mean(root, {a.split(".", 1)[0] for a in accepted} - {root})
+def _hint(near: Sequence[str]) -> str:
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _key(found: re.Match[str], complaint: Complaint) -> str:
+    return complaint.key or "the configuration"
+
+
+def _unknown(found: re.Match[str], complaint: Complaint) -> str:
+    name = ".".join(part for part in found.groups() if part)
+    if name.endswith((".yaml", ".yml")):
+        return f"{name} is a file: say --config {name}"
+    full = f"{complaint.key}.{name}".strip(".")
+    own = [f"{complaint.key}.{key}".strip(".") for key in complaint.accepted]
+    options = sorted({*complaint.options, *own})
+    roots = {option.split(".")[0] for option in options}
+    leaf, leaves = _leaf(name), [_leaf(option) for option in options]
+    same = [option for option, last in zip(options, leaves, strict=True) if last == leaf]
+    near = difflib.get_close_matches(leaf, set(leaves), n=3, cutoff=0.72)
+    near_full = [
+        option
+        for option in difflib.get_close_matches(full, [*options, *roots], n=9, cutoff=0.8)
+        if difflib.SequenceMatcher(None, leaf, _leaf(option)).ratio() >= 0.6
+    ]
+    alike = [o for n in near for o, last in zip(options, leaves, strict=True) if last == n]
+    inside = [option for option in alike if option.startswith(f"{complaint.key}.")]
+    best = same or (inside if complaint.key else []) or near_full or alike
+    hint = _hint([f"--{option}" for option in best[:3]])
+    if not hint and 0 < len(complaint.accepted) <= 12:
+        hint = f" It has: {', '.join(sorted(complaint.accepted))}."
+    dashes = "" if not complaint.key and found[0].endswith(f": {name}") else "--"
+    return f"{complaint.where} has no setting {dashes}{full}.{hint}"
+
+
+def _required(found: re.Match[str], complaint: Complaint) -> str:
+    names = [
+        f"--{complaint.key}.{name.strip()}".replace("--.", "--") for name in found[1].split(",")
+    ]
+    return f"{' and '.join(names)} is required by {complaint.where}."
+
+
+def _no_file(found: re.Match[str], complaint: Complaint) -> str:
+    return f"No file {found[1]}. A recipe is given as --config configs/NAME.yaml."
+
+
+def _no_value(found: re.Match[str], complaint: Complaint) -> str:
+    return f"{found[1]} needs a value."
+
+
+def _ambiguous(found: re.Match[str], complaint: Complaint) -> str:
+    paths = [path.strip() for path in found[2].rstrip(". \n").split(",")]
+    return f"--{complaint.key} {found[1]} could be {' or '.join(paths)}: give the full path."
+
+
+def _wrong_kind(found: re.Match[str], complaint: Complaint) -> str:
+    return _unfit(complaint.key, found[1], found[2])
+
+
+def _unfit(key: str, given: str, kind: str) -> str:
+    near = _candidates(key)
+    example = f" One is {near[0]}." if near else ""
+    return f"--{key} cannot be {given}: it is no {kind}.{example}"
+
+
+def _not_in_module(found: re.Match[str], complaint: Complaint) -> str:
+    return _no_class(complaint.key, found[1], found[2])
+
+
+def _no_module(found: re.Match[str], complaint: Complaint) -> str:
+    wanted = re.search(r"class_path '([^']+)'|Expected a path but (\S+) either", complaint.message)
+    return _no_class(
+        complaint.key, "", (wanted[1] or wanted[2]) if wanted else found[1] or found[2]
     )
-    if not hint and len(accepted) <= 12 and accepted:
-        hint = f" It has: {', '.join(sorted(accepted))}."
-    return f"{where} has no setting {dashes}{name}.{hint}"
+
+
+def _refused(found: re.Match[str], complaint: Complaint) -> str:
+    return innermost(complaint.message)
+
+
+def _wrong_type(found: re.Match[str], complaint: Complaint) -> str:
+    value = complaint.typed if complaint.typed is not None else found[1]
+    if re.fullmatch(r"[A-Za-z_]\w*", value) and "Callable[" in complaint.message:
+        return _no_class(complaint.key, "", value)
+    kind = re.search(
+        r"Subtypes: \[.*<class '[\w.]*\.(\w+)'>, <class 'NoneType'>\]", complaint.message
+    )
+    if kind and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", value):
+        return _unfit(complaint.key, value, kind[1])
+    return f"{_key(found, complaint)} cannot be {value!r}: {_expected(complaint.message)}."
+
+
+# What a parser says, and our answer; the first that fits is given.
+ANSWERS: tuple[tuple[str, Callable[[re.Match[str], Complaint], str]], ...] = (
+    (r"unrecognized arguments: (?:--?)?([^\s=]+)", _unknown),
+    (r"[Oo]ption '([^']+)' is not accepted", _unknown),
+    (r"Group '([^']+)' does not accept option '([^']+)'", _unknown),
+    (r"[Oo]ption '([^']+)'", _unknown),
+    (r"arguments are required: ([\w., ]+)", _required),
+    (r"File does not exist: '([^']+)'", _no_file),
+    (r"argument (?:-\w/)?(--\S+): expected ", _no_value),
+    (r"Multiple subclasses with name (\w+)\..*ambiguity: ([^\n]+)", _ambiguous),
+    (r"Import path (\S+) does not correspond to a subclass of (\w+)", _wrong_kind),
+    (r"module '([\w.]+)' has no attribute '(\w+)'", _not_in_module),
+    (r"No module named '([^']+)'|dot import path string: (\S+)", _no_module),
+    (r"Problem with given class_path", _refused),
+    (r"(?:Given|Got) value: (.*)", _wrong_type),
+)
 
 
 def _expected(message: str) -> str:
@@ -122,36 +215,60 @@ def _expected(message: str) -> str:
     return "expected " + " or ".join(dict.fromkeys(wanted)) if wanted else "it has the wrong type"
 
 
+def _leaf(path: str) -> str:
+    return path.rsplit(".", 1)[-1]
+
+
 def _no_class(key: str, module: str, name: str) -> str:
-    """Say that there is no such class, with the nearest names of its module and of ours."""
+    """Say that there is no such class, with the nearest names that fit the setting."""
     given = f"{module}.{name}" if module else name
-    leaf = given.rsplit(".", 1)[-1]
-    names = _public_names(module) if module else []
-    near = difflib.get_close_matches(given, names + _own_names(), n=3, cutoff=0.75)
-    by_leaf = {path.rsplit(".", 1)[-1]: path for path in _own_names()}
+    names = [*_candidates(key), *(_public_names(module) if module else [])]
+    by_leaf = {_leaf(path).lower(): path for path in reversed(names)}
+    leaf = _leaf(given).lower()
+    near = [by_leaf[leaf]] if leaf in by_leaf else []
+    near = near or difflib.get_close_matches(given, names, n=3, cutoff=0.75)
     near = near or [by_leaf[n] for n in difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.75)]
-    hint = (
-        f"Did you mean {' or '.join(near)}?"
-        if near
-        else "Give the full path, e.g. project.models.MLP."
-    )
-    return f"{key}: there is no {given}. {hint}"
+    hint = _hint(near) or " Give the full path, e.g. project.models.MLP."
+    return f"--{key}: there is no {given}.{hint}"
+
+
+# Where a setting's classes come from, besides this package.
+_LIBRARIES = {
+    "optimizer": "torch.optim",
+    "scheduler": "torch.optim.lr_scheduler",
+    "net": "torchvision.models",
+    "callbacks": "lightning.pytorch.callbacks",
+    "logger": "lightning.pytorch.loggers",
+}
+
+
+def _candidates(key: str) -> list[str]:
+    library = _LIBRARIES.get(_leaf(key))
+    return _own_names(_leaf(key)) + (_public_names(library) if library else [])
 
 
 def _public_names(module: str) -> list[str]:
+    """List the classes and functions of a module, without what it imports from elsewhere."""
     try:
-        return [
-            f"{module}.{name}" for name in dir(importlib.import_module(module)) if name[0] != "_"
-        ]
+        found = vars(importlib.import_module(module)).items()
     except ImportError:
         return []
+    top = module.split(".", 1)[0]
+    return [
+        f"{module}.{name}"
+        for name, value in found
+        if name[0] != "_" and (inspect.isclass(value) or inspect.isfunction(value))
+        if value.__module__.split(".", 1)[0] == top
+    ]
 
 
-def _own_names() -> list[str]:
-    """List the classes that the rooms of this package export, e.g. ``project.models.MLP``."""
+def _own_names(first: str = "") -> list[str]:
+    """List the classes that the rooms of this package export, those of the setting's room first."""
     rooms = [name for _, name, is_room in pkgutil.iter_modules(project.__path__) if is_room]
+    order = {"net": "models", "model": "tasks"}
+    rooms.sort(key=lambda room: room != order.get(first, first))
     found = []
     for room in rooms:
-        module: ModuleType = importlib.import_module(f"{project.__name__}.{room}")
+        module = importlib.import_module(f"{project.__name__}.{room}")
         found += [f"{module.__name__}.{name}" for name in getattr(module, "__all__", [])]
     return found

@@ -1,17 +1,20 @@
 """What we change in LightningCLI's parser: data answers some settings, mistakes know whose."""
 
 import argparse
-import importlib
-import inspect
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from project.mistakes import UserError
-
-# Settings of a task or a network that the data module answers where the user does not.
-FROM_DATA = ("num_classes", "class_names", "in_channels", "image_size")
+from project.blame import broken_import, judge
+from project.from_data import FROM_DATA
+from project.mistakes import Complaint, UserError, explain
+from project.request import BLOCKS
 
 
 class Parser(LightningArgumentParser):
@@ -28,7 +31,7 @@ class Parser(LightningArgumentParser):
         return self._relaxed(super().add_function_arguments(*args, **kwargs), args[0])
 
     def _relaxed(self, added: list[str], owner: type) -> list[str]:
-        self.owner = f"{owner.__module__}.{owner.__qualname__}"
+        self.owner = _shortest(owner)
         for action in self._actions:
             if action.dest in FROM_DATA:
                 action.required = False
@@ -37,6 +40,23 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise the message together with the parser that knows which settings there are."""
         raise Told(message, self) from ex
+
+    def instantiate_classes(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Build what a configuration describes; a constructor's bug keeps its traceback."""
+        try:
+            return super().instantiate_classes(*args, **kwargs)
+        except Exception as wrapped:
+            error = judge(wrapped)
+        raise error
+
+    def _load_config_parser_mode(self, content: str, *args: Any, **kwargs: Any) -> Namespace:
+        """Leave out blocks whose lines are all commented out."""
+        loaded = yaml.safe_load(content)
+        if isinstance(loaded, dict) and any(loaded.get(key, "") is None for key in BLOCKS):
+            kept = {k: v for k, v in loaded.items() if v is not None or k not in BLOCKS}
+            content = yaml.safe_dump(kept, sort_keys=False)
+        found: Namespace = super()._load_config_parser_mode(content, *args, **kwargs)
+        return found
 
 
 class Told(argparse.ArgumentError):
@@ -51,59 +71,97 @@ class Told(argparse.ArgumentError):
         super().__init__(None, message)
         self.parser = parser
 
-    def innermost(self) -> "Told":
-        """Return the first of the chain of messages: nested parsers wrap one another's."""
-        told, link = self, self.__cause__ or self.__context__
+    def chain(self) -> "Iterator[Told]":
+        """Yield the messages that it wraps, itself first: nested parsers wrap one another's."""
+        link: BaseException | None = self
         while link is not None:
-            told = link if isinstance(link, Told) else told
+            if isinstance(link, Told):
+                yield link
             link = link.__cause__ or link.__context__
-        return told
 
 
-def accepted(class_path: str) -> dict[str, Any]:
-    """Return the settings in ``FROM_DATA`` that a class or function takes, with their defaults."""
-    module, name = class_path.rsplit(".", 1)
-    target = getattr(importlib.import_module(module), name)
-    parser = Parser(exit_on_error=False)
-    add = parser.add_class_arguments if inspect.isclass(target) else parser.add_function_arguments
-    names = [key for key in add(target, fail_untyped=False) if key in FROM_DATA]
-    defaults = parser.get_defaults()
-    return {key: defaults.get(key) for key in names}
-
-
-def fill_from_data(settings: Namespace, key: str, data: object) -> None:
-    """Give a task or a network the numbers that the data knows and the user left out.
-
-    Args:
-        settings: A ``class_path`` with ``init_args``; changed in place.
-        key: Where it stands, for the message.
-        data: The data module.
+def parse(
+    parser: LightningArgumentParser, args: Sequence[str], verb_parser: LightningArgumentParser
+) -> Namespace:
+    """Parse a command line.
 
     Raises:
-        UserError: If the user gave another number than the data has, or if nobody gives it.
+        UserError: With one to three lines about a mistake in it.
     """
-    if settings is None or not settings.get("class_path"):
-        return
-    init_args = (
-        settings.setdefault("init_args", Namespace())
-        if isinstance(settings, dict)
-        else settings.init_args
+    try:
+        found: Namespace = parser.parse_args(args)
+        return found
+    except argparse.ArgumentError as error:
+        raise UserError(_answer(error, parser, args, verb_parser)) from None
+
+
+def _answer(
+    error: argparse.ArgumentError,
+    parser: LightningArgumentParser,
+    args: Sequence[str],
+    verb_parser: LightningArgumentParser,
+) -> str:
+    if broken := broken_import(str(error)):
+        return broken
+    chain = list(error.chain()) if isinstance(error, Told) else []
+    told = chain[-1] if chain else error
+    said = dict.fromkeys(re.match(r'Parser key "([^"]+)"|', str(link))[1] for link in chain)  # type: ignore[index]
+    key = ".".join(part for part in said if part)
+    at_fault = chain[-1].parser if chain and key else verb_parser
+    known = [action.dest for action in at_fault._actions if not _NO_SETTING.search(action.dest)]
+    unknown = re.search("unrecognized|[Oo]ption|Group", str(told))
+    return explain(
+        Complaint(
+            str(told),
+            key,
+            getattr(at_fault, "owner", "") if key else f"lightning {args[0]}",
+            known,
+            _options(parser, args) if unknown else (),
+            _typed(key, args),
+        )
     )
-    for name, default in accepted(settings["class_path"]).items():
-        given, known = init_args.get(name), getattr(data, name, None)
-        if known is None and given is None and default is None and name != "class_names":
-            raise UserError(
-                f"{settings['class_path']} needs {name}, which the data does not say.\n"
-                f"Set --{key}.{name}."
-            )
-        if known is None or (given not in (None, default, known) and name == "image_size"):
-            continue
-        if given not in (None, default, known):
-            raise UserError(
-                f"{key}.{name} is {given}, but the data has {known}.\n"
-                f"Leave it out, or set it to {known}."
-            )
-        init_args[name] = known
+
+
+_NO_SETTING = re.compile(r"\.help$|^(help|config|print_config|print_shtab)$")
+_CLASSES = re.compile(r"--(config|data|model|model\.(net|optimizer|scheduler))(=|$)")
+
+
+def _options(parser: LightningArgumentParser, args: Sequence[str]) -> list[str]:
+    """List the settings of the classes at hand: those that the files and the line name."""
+    kept = [args[0]]
+    for arg, value in zip(args, [*args[1:], ""], strict=True):
+        if _CLASSES.match(arg):
+            kept += [arg] if "=" in arg else [arg, value]
+    try:
+        found = parser.parse_args(kept)[args[0]]
+    except argparse.ArgumentError:
+        return []
+    names = [key.replace(".init_args", "") for key in found.keys(branches=True)]
+    return [name for name in names if not name.endswith(".class_path")]
+
+
+def _typed(key: str, args: Sequence[str]) -> str | None:
+    """Return a setting's value as it stands on the command line or in a file."""
+    typed: str | None = None
+    for arg, value in zip(args, [*args[1:], ""], strict=True):
+        if arg == "--config" and Path(value).is_file():
+            content: Any = yaml.load(Path(value).read_text("utf-8"), yaml.BaseLoader)
+            for part in key.split("."):
+                content = content.get(part) if isinstance(content, dict) else None
+            typed = content if isinstance(content, str) else typed
+        elif arg.split("=", 1)[0] == f"--{key}":
+            typed = arg.split("=", 1)[1] if "=" in arg else value
+    return typed
+
+
+def _shortest(owner: type) -> str:
+    """Return the shortest path that a class can be imported by."""
+    parts = owner.__module__.split(".")
+    for end in range(1, len(parts)):
+        module = ".".join(parts[:end])
+        if getattr(sys.modules.get(module), owner.__qualname__, None) is owner:
+            return f"{module}.{owner.__qualname__}"
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
 def substitute(value: Any, words: dict[str, str]) -> Any:  # noqa: ANN401

@@ -26,11 +26,11 @@ LINES = (
 )
 WARNINGS = (
     r"Checkpoint directory .* exists and is not empty",  # resuming, that is the point
+    r".*using the WeightAveraging callback, but loading.*",  # the average is what is evaluated
     r".*callbacks used to create the checkpoint need to be provided.*",  # not for evaluation
     r".*smaller than the logging interval.*",  # the task also logs at the end of every epoch
     r".*functional\.all_gather is deprecated.*",  # Lightning's own call
     r".*LeafSpec.*",  # torch's own pytree, called by Lightning
-    r".*does not have many workers.*",  # in-memory data needs none: facts are in `ImageDataModule`
     r".*isinstance\(treespec, LeafSpec\).*",
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
 import project
@@ -21,7 +21,7 @@ from project import report
 from project.endings import Preempted, lost_rank
 from project.mistakes import Meaning, meaning
 from project.request import HOME, Request
-from project.runs import CONFIG, DIFF, RECORD
+from project.runs import CONFIG, DIFF, RECORD, process_began
 
 PACKAGES = (
     "torch",
@@ -104,7 +104,25 @@ class RunRecord(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what begins."""
+        if trainer.is_global_zero:
+            self._note_batch_size(getattr(trainer, "datamodule", None))
         report.show_start(trainer, pl_module, self.run_dir)
+
+    def _note_batch_size(self, datamodule: object) -> None:
+        """Put down the batch size that a BatchSizeFinder has found, so that none is sought again.
+
+        It has run by now: Lightning calls it first.
+        """
+        size, settings = getattr(datamodule, "batch_size", None), self.config["data"]["init_args"]
+        if size is None or settings.get("batch_size", size) == size:
+            return
+        settings["batch_size"] = self.record["batch_size_per_process"] = size
+        trainer = self.config["trainer"]
+        finder = BatchSizeFinder.__name__
+        own = [c for c in trainer["callbacks"] or [] if not c["class_path"].endswith(finder)]
+        trainer["callbacks"] = own or None
+        (self.run_dir / CONFIG).write_text(yaml.safe_dump(self.config, sort_keys=False))
+        self.write()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remember the scores that a checkpoint saved right after this would have."""
@@ -145,6 +163,9 @@ class RunRecord(Callback):
         reached = any(limit not in (None, -1) and at >= limit for limit, at in limits)
         self.record["stopped_early"] = bool(trainer.should_stop and not reached)
         self.update(trainer)
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.completed
+        if trainer.is_global_zero and 0 < done < trainer.num_training_batches:
+            self.record["epoch"] -= 1  # it ended within one, which Lightning counts
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -252,7 +273,8 @@ def _run_git(*args: str) -> str:
 
 
 def _process() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid()}
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "pid_began": process_began(pid)}
 
 
 def _name(request: Request) -> str | None:

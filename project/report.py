@@ -1,5 +1,6 @@
 """What the verbs print: which checkpoint, which scores, where to look next."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from project.request import Request
+
+MAX_CLASSES = 20  # more would not fit a screen
 
 
 def show_start(trainer: Trainer, model: LightningModule, run_dir: Path) -> None:
@@ -78,12 +81,23 @@ def _word(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def show_scores(results: Iterable[Mapping[str, float]]) -> None:
-    """Print a table of scores."""
+def show_scores(results: Iterable[Mapping[str, float]], model: LightningModule) -> None:
+    """Print a table of scores, and one of the classes where the task has figures for each."""
     table = Table("metric", "value")
     for scores in results:
         for name, value in scores.items():
             table.add_row(name, f"{value:.4f}")
+    _print(table)
+    names = getattr(model, "class_names", None)
+    figures = getattr(model, "per_class", None)
+    if figures is None or not names or len(names) > MAX_CLASSES:
+        return
+    found = figures()
+    table = Table("class", "precision", "recall", "f1", "samples")
+    for row, name in enumerate(names):
+        values = (found.precision[row], found.recall[row], found.f1[row])
+        shown = ("n/a" if math.isnan(value) else f"{value:.4f}" for value in map(float, values))
+        table.add_row(name, *shown, str(int(found.support[row])))
     _print(table)
 
 
@@ -112,10 +126,13 @@ def show_fit(
         _print("Nothing was kept: a trial run (fast_dev_run).")
         return
     _print(f"Run    {run_dir}")
-    _print(
-        f"Next   tensorboard --logdir {run_dir.parent.parent}     curves, images, hyperparameters"
-    )
-    _print(f"       lightning predict --run {run_dir}     predictions of the test split")
+    steps = {
+        "events.out.tfevents*": f"tensorboard --logdir {run_dir.parent.parent}",
+        "checkpoints/*.ckpt": f"lightning predict --run {run_dir}",
+    }
+    there = [command for files, command in steps.items() if any(run_dir.glob(files))]
+    for command in there:
+        _print(f"{'Next' if command is there[0] else '':<7}{command}")
 
 
 def say(line: str) -> None:

@@ -61,6 +61,15 @@ class Run:
         state = str(self.record.get("state", "failed"))
         return "failed" if state == "running" and not _alive(self.record) else state
 
+    @property
+    def other_process(self) -> int | None:
+        """The process that trains this run here and now, unless it is this one."""
+        record = self.record
+        here = record.get("host") == socket.gethostname() and record.get("pid_began")
+        if not here or self.state != "running" or record["pid"] == os.getpid():
+            return None
+        return int(record["pid"])
+
     def checkpoint(self, which: str) -> Path:
         """Return the file of the ``best`` or the ``last`` checkpoint, wherever the folder is now.
 
@@ -80,16 +89,24 @@ class Run:
             + (" Take --ckpt_path last." if files else " Train one: lightning fit")
         )
 
+    def preferred(self) -> str:
+        """Return ``best``, or ``last`` for a run that has no best, e.g. without validation."""
+        return "best" if self.record.get("best_ckpt") or not self.checkpoints() else "last"
+
     def newest_intact(self) -> Path:
         """Return the newest checkpoint that is whole; a damaged one is named and passed over.
 
         Raises:
             UserError: If there is none.
         """
-        for file in sorted(self.checkpoints(), key=saved_at, reverse=True):
-            if is_intact(file):
+        ages = {file: saved_at(file) for file in self.checkpoints()}
+        # Those that do not say how old they are first, so that they are named if they are damaged.
+        order = sorted(ages, key=lambda file: (ages[file][0] < 0, ages[file]), reverse=True)
+        for file in order:
+            if not is_intact(file):
+                print(f"Passed over {file}: it is damaged.")
+            elif ages[file][0] >= 0:
                 return file
-            print(f"Passed over {file}: it is damaged.")
         raise UserError(
             f"Run {self.path} has no checkpoint to go on from.\n"
             f"Begin it again: lightning fit --config {self.config}"
@@ -110,8 +127,18 @@ def _alive(record: dict[str, Any]) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, ValueError):
-        return True
-    return True
+        pass
+    # Numbers of processes come again, after a reboot soon.
+    began = record.get("pid_began")
+    return began is None or began == process_began(record["pid"])
+
+
+def process_began(pid: int) -> str | None:
+    """When a process began, in the system's ticks since it booted; None where it does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
 
 
 def safe_name(name: str) -> str:

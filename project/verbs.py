@@ -1,10 +1,9 @@
 """The verbs fit, validate, test and predict, from settings to a result: our LightningCLI."""
 
-import argparse
 import os
-import re
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,14 @@ from lightning.fabric.utilities.rank_zero import _get_rank
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     Callback,
-    Checkpoint,
-    LearningRateMonitor,
     ModelCheckpoint,
-    ProgressBar,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from project import endings, quiet, report
-from project.mistakes import UserError, did_you_mean, explain, innermost
-from project.parser import Parser, Told, fill_from_data, namespace, substitute
+from project import endings, quiet, report, watchers
+from project.from_data import fill_from_data
+from project.mistakes import UserError, innermost
+from project.parser import Parser, namespace, parse, substitute
 from project.record import RunRecord
 from project.request import CONFIGS, Request
 from project.resume import already_done, load_weights
@@ -96,7 +93,21 @@ class Command(LightningCLI):
             )
         except BaseException as error:
             self._put_in_order(error)
+            if known := self._mistake(error):
+                raise UserError(known) from error
             raise
+
+    def _mistake(self, error: BaseException) -> str | None:
+        """Say what the user has to change if that is why Lightning or torch refused to go on."""
+        text = str(error)
+        if "Error(s) in loading state_dict" in text and self.request.run is not None:
+            differ = report.changes(self._of_the_run(), self._dumped())
+            changed = [f"{key} {old} -> {new}" for key, old, new in differ if "model" in key]
+            why = f" Changed: {', '.join(changed)}." if changed else ""
+            return f"{self.request.ckpt_path} does not fit this network.{why}"
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        theirs = isinstance(error, ValueError) and "lightning" in Path(last[0].filename).parts
+        return text if theirs or isinstance(error, MisconfigurationException) else None
 
     def _end_suddenly(self, reason: str) -> None:
         """Do so, and say how to go on; maybe in the middle of a print, so past Python's streams."""
@@ -109,6 +120,8 @@ class Command(LightningCLI):
         """Leave no folder of a run that never began, and no record of one that seems to go on."""
         if self.record:
             self.record.failed(reason)
+            if isinstance(reason, SystemExit) and self.record.record:
+                reason.code = reason.code or endings.FAILED  # whoever calls it, the run is not done
         if self.request.run is None:
             discard_unrecorded(self.run_dir)
 
@@ -140,18 +153,8 @@ class Command(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401
         """Parse, and tell a mistake in one to three lines."""
-        try:
-            self.config = parser.parse_args(args)
-        except argparse.ArgumentError as error:
-            told = error.innermost() if isinstance(error, Told) else error
-            verb_parser = self._subcommand_parsers[self.request.verb]
-            at_fault = told.parser if isinstance(told, Told) else verb_parser
-            if re.search("unrecognized arguments|Subcommand|Group", str(told)):
-                at_fault = verb_parser
-            known = [a.dest for a in at_fault._actions if a.dest not in ("help", "config")]
-            inner = isinstance(at_fault, Parser) and at_fault is not verb_parser
-            where = getattr(at_fault, "owner", "") if inner else f"lightning {self.request.verb}"
-            raise UserError(explain(str(told), known, where)) from None
+        verb_parser = self._subcommand_parsers[self.request.verb]
+        self.config = parse(parser, args or self.request.args, verb_parser)
 
     def _parse_ckpt_path(self) -> None:
         """Do nothing: Lightning would let a checkpoint's settings beat the command line."""
@@ -168,13 +171,21 @@ class Command(LightningCLI):
             only_data = namespace({self.request.verb: namespace({"data": self.settings.data})})
             self.datamodule = self.parser.instantiate_classes(only_data)[self.request.verb].data
             del self.config_dump  # made while the numbers that follow were still open
-            fill_from_data(self.settings.model, "model", self.datamodule)
-            fill_from_data(self.settings.model.init_args.get("net"), "model.net", self.datamodule)
+            typed = self.request.typed
+            fill_from_data(self.settings.model, "model", self.datamodule, typed)
+            net = (self.settings.model.get("init_args") or {}).get("net")
+            fill_from_data(net, "model.net", self.datamodule, typed)
+            keys = self._parser(self.subcommand).callback_keys
+            watchers.fill_modes(self.settings, keys, typed)
+            if self.request.verb == "fit":
+                watchers.check_something_is_trained(self.settings.trainer)
             config: Namespace = substitute(self.config.clone(), self._words())
             config[self.request.verb].data = None
             self.config_init = self.parser.instantiate_classes(config)
             self.model = self._get(self.config_init, "model")
-            self._check_monitors()
+            if self.request.verb == "fit":
+                blocks = {key: self._get(self.config_init, key) for key in keys}
+                watchers.check_monitors(blocks, getattr(self.model, "logged", None))
             self.trainer = self.instantiate_trainer()
             endings.keep_lightning_out(self.trainer)
         except (ValueError, ImportError, MisconfigurationException) as error:
@@ -191,50 +202,16 @@ class Command(LightningCLI):
             folder = self.run_dir = new_run(request.root, request.experiment)
         return {"run_dir": str(folder), "run": folder.name, "experiment": request.experiment}
 
-    def _check_monitors(self) -> None:
-        """Refuse the name of a metric that the task never logs before any data is loaded."""
-        logged = getattr(self.model, "logged", None)
-        for key in self._parser(self.subcommand).callback_keys:
-            monitor = getattr(self._get(self.config_init, key), "monitor", None)
-            if logged and monitor and monitor not in logged:
-                hint = did_you_mean(monitor, logged) or f" There are: {', '.join(logged)}."
-                raise UserError(f"{key}.monitor is {monitor!r}, which the task does not log.{hint}")
-            self._check_moment(key, self._get(self.config_init, key))
-
-    def _check_moment(self, key: str, callback: object) -> None:
-        """Refuse to choose checkpoints by a score that is not theirs."""
-        if not isinstance(callback, ModelCheckpoint) or self.request.verb != "fit":
-            return
-        between = callback._every_n_train_steps or callback._train_time_interval
-        if between and str(callback.monitor).startswith("val/"):
-            raise UserError(
-                f"{key} would save between validations, under the {callback.monitor} of an older "
-                "one.\nTo save more often: --autosave.every_n_steps N; to choose the best more "
-                "often: --trainer.val_check_interval N"
-            )
-
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Leave out the callbacks that are null or that another setting has switched off."""
-        trial = bool(config["fast_dev_run"])
-        if trial or self.request.verb != "fit":  # a trial too would leave a last.ckpt
-            config["logger"] = config["enable_checkpointing"] = False
-        off: tuple[type[Callback], ...] = ()
-        off += (LearningRateMonitor,) if config["logger"] is False else ()
-        off += (Checkpoint,) if config["enable_checkpointing"] is False else ()
-        off += (ProgressBar,) if config["enable_progress_bar"] is False else ()
-        plugins = [c for c in callbacks if isinstance(c, CheckpointIO)]
-        if plugins:
-            given = config["plugins"] or []
-            config["plugins"] = [*(given if isinstance(given, list) else [given]), *plugins]
-        kept = [c for c in callbacks if isinstance(c, Callback) and not isinstance(c, off)]
-        if self.request.verb == "fit" and not trial:
+        kept = watchers.kept(config, callbacks, self.request.verb)
+        if self.request.verb == "fit" and not config["fast_dev_run"]:
             dump = self._dumped()
             for callback in kept:
-                if hasattr(callback, "config"):  # one that wants to know how the run is configured
-                    callback.config = dump
-            self.record = RunRecord(
-                self.request, dump, self.settings.seed_everything, self.run_dir, self._best_keeper()
-            )
+                if hasattr(callback, "run_config"):  # it wants to know how the run is configured
+                    callback.run_config = dump
+            seed, best = self.settings.seed_everything, self._best_keeper()
+            self.record = RunRecord(self.request, dump, seed, self.run_dir, best)
             kept.append(self.record)
         return super()._instantiate_trainer(config, kept)
 
@@ -270,14 +247,14 @@ class Command(LightningCLI):
     def validate(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Evaluate a run's checkpoint on the validation split."""
         self._show_checkpoint()
-        report.show_scores(
-            self.trainer.validate(model, datamodule=datamodule, **self._checkpoint())
-        )
+        scores = self.trainer.validate(model, datamodule=datamodule, **self._checkpoint())
+        report.show_scores(scores, model)
 
     def test(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Evaluate a run's checkpoint on the test split."""
         self._show_checkpoint()
-        report.show_scores(self.trainer.test(model, datamodule=datamodule, **self._checkpoint()))
+        scores = self.trainer.test(model, datamodule=datamodule, **self._checkpoint())
+        report.show_scores(scores, model)
 
     def predict(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Write a run's predictions for the data module's predict split into the run's folder."""

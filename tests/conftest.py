@@ -16,11 +16,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import pytest
 import torch
-from torchvision.datasets import CIFAR10
 
 from project.cli import main
-from project.data import DigitsDataModule
-from project.data.images import resize
 from project.runs import Run, find_run
 
 
@@ -75,20 +72,24 @@ def write_idx(file: Path, values: torch.Tensor):
 
 @pytest.fixture
 def mnist_dir(tmp_path: Path) -> Path:
-    """The embedded digits as the files of MNIST: 300 training and 60 test images of 28 x 28."""
+    """Files of MNIST's format, 300 training and 60 test images of 28 x 28."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    digits = DigitsDataModule()
-    for stem, train, count in (("train", True, 300), ("t10k", False, 60)):
-        images, labels = digits.load(train)
-        write_idx(raw / f"{stem}-images-idx3-ubyte", resize(images[:count], 28)[:, 0])
-        write_idx(raw / f"{stem}-labels-idx1-ubyte", labels[:count])
+    generator = torch.Generator().manual_seed(0)
+    for stem, count in (("train", 300), ("t10k", 60)):
+        labels = torch.arange(count) % 10
+        images = torch.randint(0, 128, (count, 28, 28), generator=generator)
+        images[torch.arange(count), 2 * labels] += 127
+        write_idx(raw / f"{stem}-images-idx3-ubyte", images)
+        write_idx(raw / f"{stem}-labels-idx1-ubyte", labels)
     return tmp_path
 
 
 @pytest.fixture
 def cifar_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files in CIFAR-10's format; the checksums of the real ones are taken out of torchvision."""
+    from torchvision.datasets import CIFAR10
+
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     random = np.random.default_rng(0)

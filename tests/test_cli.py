@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,28 @@ def test_one_key_of_a_nested_block_leaves_the_others(capsys: pytest.CaptureFixtu
         (["fit", "--config", "configs/mnits.yaml"], "configs/mnist.yaml"),
         (["fit", "extra"], "extra"),
         (["fit", "--model.net.num_classes", "11"], "10"),
+        (["fit", "--lr", "1"], "--model.optimizer.lr?"),
+        (["fit", "--model.lr", "1"], "--model.optimizer.lr?"),
+        (["fit", "--batch_size", "8"], "--data.batch_size?"),
+        (["fit", "--epochs", "1"], "--trainer.max_epochs"),
+        (["fit", "--max_epochs", "1"], "--trainer.max_epochs?"),
+        (["fit", "--model.optimizer", "Adamw"], "mean torch.optim.AdamW?"),
+        (["fit", "--model.net", "resnet18"], "torchvision.models.resnet18"),
+        (["fit", "--model.scheduler", "steplr"], "torch.optim.lr_scheduler.StepLR"),
+        (["fit", "--model.scheduler", "ReduceLROnPlateau"], "lr_scheduler.ReduceLROnPlateau"),
+        (["fit", "--model.scheduler", "StepLR"], "--model.scheduler.step_size is required by"),
+        (["fit", "--data.bogus.x", "1"], "--data.bogus.x"),
+        (["fit", "--model.net.bogus", "1"], "--model.net.bogus. It has"),
+        (["fit", "--model.optimzer", "x"], "mean --model.optimizer?"),
+        (["fit", "--model.net", "MLP"], "project.models.MLP"),
+        (["fit", "--model.net", "torch.optim.SGD"], "it is no Module"),
+        (["fit", "--data", "project.models.MLP"], "it is no LightningDataModule"),
+        (["fit", "configs/digits.yaml"], "say --config configs/digits.yaml"),
+        (["fit", "--trainer.max_epochs", "1e1"], "'1e1'"),
+        (["fit", "--config"], "--config needs a value"),
+        (["test", "--run"], "--run needs a value"),
+        (["fit", "-config", "x"], "mean --config?"),
+        (["fit", "--config", "/"], "folder"),
         (["fit", "--run", "last"], "--resume"),
         (["test", "--run", "nosuch"], "nosuch"),
         (["test"], "Train one first"),
@@ -162,3 +185,115 @@ def test_a_mistake_in_a_file_is_answered_too(
 ) -> None:
     Path("wrong.yaml").write_text(text)
     assert expected in mistake(capsys, "fit", "--config", "wrong.yaml")
+
+
+@pytest.mark.parametrize("arg", ["--model.net", "--data", "--trainer.callbacks"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import numpyy\n", "ModuleNotFoundError: No module named 'numpyy'"),
+        ("x(:\n", "SyntaxError"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_named_with_its_line(
+    text: str,
+    expected: str,
+    arg: str,
+    capsys: pytest.CaptureFixture[str],
+    workdir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(workdir))
+    Path("broken_net.py").write_text(text)
+    assert f"broken_net.py, line 1: {expected}" in mistake(capsys, "fit", arg, "broken_net.Net")
+
+
+@pytest.fixture
+def own_net(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """Write a network whose constructor holds one line; return its class path."""
+    monkeypatch.syspath_prepend(str(workdir))
+
+    def write(name: str, line: str) -> str:
+        Path(f"{name}.py").write_text(
+            "from torch import nn\nclass Net(nn.Module):\n"
+            f"    def __init__(self) -> None:\n        super().__init__()\n        {line}\n"
+        )
+        return f"{name}.Net"
+
+    return write
+
+
+def test_a_constructor_that_refuses_is_named(
+    own_net: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = own_net("refusing", "raise ValueError('width must be even')")
+    assert "refusing.Net: width must be even" in mistake(capsys, "fit", "--model.net", path)
+    path = own_net("converting", "int('abc')")
+    assert "converting.py, line 5: ValueError" in mistake(capsys, "fit", "--model.net", path)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"), [("nope", NameError), ("self.nope", AttributeError), ("len(3)", TypeError)]
+)
+def test_a_bug_in_a_constructor_keeps_its_traceback(
+    line: str, kind: type[Exception], own_net: Callable[[str, str], str]
+) -> None:
+    path = own_net(f"buggy_{kind.__name__}", line)
+    with pytest.raises(kind) as bug:
+        main(["fit", "--model.net", path])
+    assert f"buggy_{kind.__name__}.py" in {Path(str(step.path)).name for step in bug.traceback}
+
+
+def test_a_network_in_the_current_folder_is_found(workdir: Path) -> None:
+    Path("mynet.py").write_text("from project.models import MLP\nclass MyNet(MLP):\n    pass\n")
+    code = "import sys; sys.path = [p for p in sys.path if p]; from project.cli import main; "
+    code += "sys.exit(main(['fit', '--model.net', 'mynet.MyNet', '--print_config']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_is_not_utf8(capsys: pytest.CaptureFixture[str], workdir: Path) -> None:
+    Path("latin.yaml").write_bytes(b"seed_everything: 1 # \xe9\n")
+    assert "UTF-8" in mistake(capsys, "fit", "--config", "latin.yaml")
+
+
+def test_a_run_given_as_configuration(capsys: pytest.CaptureFixture[str], workdir: Path) -> None:
+    Path("run").mkdir()
+    Path("run/config.yaml").touch()
+    assert "--config run/config.yaml?" in mistake(capsys, "fit", "--config", "run")
+
+
+def test_a_block_that_is_commented_out_says_nothing(
+    capsys: pytest.CaptureFixture[str], workdir: Path
+) -> None:
+    Path("empty.yaml").write_text("trainer:\n#  max_epochs: 3\nmodel:\n")
+    assert main(["fit", "--config", "empty.yaml", "--print_config"]) == 0
+    assert "max_epochs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--data.help", "project.data.DigitsDataModule"], "batch_size"),
+        (["--model.help", "project.tasks.ClassificationTask"], "label_smoothing"),
+        (["--model.net.help", "project.models.MLP"], "hidden_dim"),
+        (["--help-all"], "--data.help CLASS"),
+    ],
+)
+def test_the_settings_of_a_class_are_listed(
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", *args]) == 0
+    assert expected in capsys.readouterr().out
+
+
+def test_help_of_a_verb_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "fit"]) == 0
+    assert capsys.readouterr().out == helptext.FIT + "\n"
+
+
+def test_a_reader_that_stops_reading_is_no_failure() -> None:
+    code = "import os, sys; r, w = os.pipe(); os.close(r); os.dup2(w, 1); "
+    code += "from project.cli import main; sys.exit(main(['--help']))"
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=20)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,10 @@ def same(a: Run, b: Run) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
+def _events(run: Run) -> EventAccumulator:
+    return EventAccumulator(str(run.path)).Reload()
+
+
 def test_fit_leaves_a_run_folder(digits_run: Run) -> None:
     names = {path.name for path in digits_run.path.iterdir()}
     assert {"config.yaml", "run.json", "checkpoints"} <= names
@@ -49,7 +54,7 @@ def test_record_says_how_the_run_came_about(digits_run: Run) -> None:
 
 
 def test_curves_are_in_tensorboard(digits_run: Run) -> None:
-    events = EventAccumulator(str(digits_run.path)).Reload()
+    events = _events(digits_run)
     tags = set(events.Tags()["scalars"])
     wanted = {"train/loss", "train/acc", "val/loss", "val/acc", "test/loss", "test/acc", "epoch"}
     assert wanted <= tags
@@ -62,7 +67,8 @@ def test_curves_are_in_tensorboard(digits_run: Run) -> None:
 
 
 def test_configuration_trains_the_same_weights_again(digits_run: Run) -> None:
-    assert main(["fit", "--config", str(digits_run.config)]) == 0
+    here = ["--trainer.default_root_dir", "logs"]
+    assert main(["fit", "--config", str(digits_run.config), *here]) == 0
     again = find_run("last")
     assert again.experiment == "digits"
     assert same(digits_run, again)
@@ -180,6 +186,42 @@ def test_default_run_says_nothing_on_stderr(workdir: Path) -> None:
     assert done.stderr == ""
     for noise in ("TPU", "litlogger", "Tip", "warn", "GPU available"):
         assert noise not in done.stdout
+
+
+def test_no_warning_when_a_run_is_used(digits_run: Run) -> None:
+    for verb in ("validate", "test", "predict"):
+        done = subprocess.run(
+            [sys.executable, "-m", "project", verb, "--run", str(digits_run.path)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0
+        assert done.stderr == ""
+
+
+def test_mode_follows_the_monitor() -> None:
+    assert main(["fit", *SHORT, "--checkpoint.monitor", "val/loss"]) == 0
+    run = find_run("last")
+    losses = [p.value for p in _events(run).Scalars("val/loss")]
+    assert run.record["best_score"] == pytest.approx(min(losses))
+    assert "mode: min" in run.config.read_text()
+
+
+def test_evaluation_shows_every_class(digits_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["test", "--run", str(digits_run.path)]) == 0
+    assert re.search(r"│ 9 +│ [\d.]+ +│ [\d.]+ +│ [\d.]+ +│ 36", capsys.readouterr().out)
+
+
+def test_a_callback_that_is_no_longer_there_does_not_stop_older_runs(
+    digits_run: Run, workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = workdir / "old"
+    shutil.copytree(digits_run.path, old)
+    block = "\ngone:\n  class_path: project.callbacks.Gone\n"
+    (old / "config.yaml").write_text(digits_run.config.read_text() + block)
+    assert main(["test", "--run", str(old)]) == 0
+    assert "gone" in capsys.readouterr().out
 
 
 @pytest.mark.slow

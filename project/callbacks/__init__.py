@@ -1,6 +1,7 @@
 """What watches a run: one callback or plugin per file."""
 
 from project.callbacks.autosave import Autosave
+from project.callbacks.averaging import AveragingGuard
 from project.callbacks.confusion_matrix import ConfusionMatrixPicture
 from project.callbacks.durable_checkpoints import DurableCheckpoints
 from project.callbacks.early_stopping import EarlyStopping
@@ -17,6 +18,7 @@ from project.callbacks.run_logger import TensorBoard
 
 __all__ = [
     "Autosave",
+    "AveragingGuard",
     "ConfusionMatrixPicture",
     "DurableCheckpoints",
     "EarlyStopping",

@@ -1,5 +1,8 @@
 """Which classes are taken for which: a picture and a table for every class."""
 
+import math
+from collections.abc import Sequence
+
 import lightning as L
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +35,10 @@ class ConfusionMatrixPicture(Callback):
 
     The picture ``<split>/confusion_matrix`` has true classes as rows and predicted ones as columns,
     the table ``<split>/per_class`` (under TEXT) has precision, recall, F1 and the number of samples
-    of every class; a class without samples is shown as n/a. Reads ``confusion_matrix``, counts
-    ``(num_classes, num_classes)`` summed over all processes, from the LightningModule after the
-    validation or test, and does nothing where there is none or no TensorBoard logger.
+    of every class, n/a where a figure is not defined. After the validation or test it reads
+    ``confusion_matrix``, counts ``(num_classes, num_classes)`` summed over all processes, and calls
+    ``per_class()`` of the LightningModule, leaves out what the module has not, and does nothing
+    without a TensorBoard logger.
     """
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -56,32 +60,31 @@ def _log(trainer: L.Trainer, pl_module: L.LightningModule, split: str) -> None:
     names = class_names(trainer, len(counts))
     step = trainer.global_step
     add_picture(writer, f"{split}/confusion_matrix", draw_confusion_matrix(counts, names), step)
-    writer.add_text(f"{split}/per_class", per_class_table(counts, names), step)
+    per_class = getattr(pl_module, "per_class", None)
+    if callable(per_class):
+        writer.add_text(f"{split}/per_class", per_class_table(per_class(), names), step)
 
 
-def per_class_table(counts: Counts, names: list[str]) -> str:
+def per_class_table(figures: Sequence[Tensor], names: list[str]) -> str:
     """Precision, recall, F1 and support of every class as a markdown table.
 
     Args:
-        counts: ``(num_classes, num_classes)``, rows true, columns predicted.
+        figures: These four, each ``(num_classes,)``; NaN where one is not defined.
         names: Name of each class.
     """
     lines = ["| class | precision | recall | f1 | support |", "|---|---:|---:|---:|---:|"]
-    right, support, predicted = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
     cells = [name.replace("|", "\\|") for name in names]
-    for name, hits, true, said in zip(cells, right, support, predicted, strict=True):
-        # A class without samples can be neither found nor missed.
-        precision = _ratio(hits, said) if true else "n/a"
-        f1 = _ratio(2 * hits, true + said) if true else "n/a"
-        lines.append(f"| {name} | {precision} | {_ratio(hits, true)} | {f1} | {true} |")
-    absent = [name for name, true in zip(cells, support, strict=True) if true == 0]
+    columns = [column.tolist() for column in figures]
+    for name, *values, support in zip(cells, *columns, strict=True):
+        lines.append(f"| {name} | {' | '.join(map(_figure, values))} | {support} |")
+    absent = [name for name, support in zip(cells, columns[-1], strict=True) if support == 0]
     if absent:
         lines += ["", f"n/a: no samples of {', '.join(absent)}."]
     return "\n".join(lines)
 
 
-def _ratio(part: int, whole: int) -> str:
-    return f"{part / whole:.3f}" if whole else "n/a"
+def _figure(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.3f}"
 
 
 def draw_confusion_matrix(counts: Counts, names: list[str]) -> Image.Image:

@@ -36,7 +36,7 @@ class HParams(Callback):
         self.metrics = tuple(metrics)
         #: The run's configuration as nested mappings, set by whoever starts the run; the saved
         #: hyperparameters of module and data module stand in where it is left empty.
-        self.config: dict[str, Any] = {}
+        self.run_config: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write the hyperparameters and the names of the metrics."""
@@ -46,7 +46,7 @@ class HParams(Callback):
         # Here and not above: TensorBoard is only needed where its logger is.
         from tensorboard.plugins.hparams import summary_v2  # type: ignore[import-untyped]
 
-        hparams = flatten_config(self.config or _saved_hparams(trainer, pl_module))
+        hparams = flatten_config(self.run_config or _saved_hparams(trainer, pl_module))
         # An empty trial id gives every run its own row, also two runs of one configuration.
         summaries = [summary_v2.hparams_pb(hparams, trial_id="")]
         if self.metrics:

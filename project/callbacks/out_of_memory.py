@@ -1,10 +1,13 @@
 """What to do when memory runs out: said with numbers that can be typed in."""
 
+import mmap
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from project.mistakes import Meaning
 
@@ -21,12 +25,10 @@ _DEVICE = re.compile(
 )
 _MACHINE = re.compile(r"DefaultCPUAllocator: |can't allocate memory|Cannot allocate memory")
 _WORKER = re.compile(
-    r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: (\w[\w ]*)|exited)"
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: (\w[\w ]*)|exited)"
 )
-_SHARED = re.compile(
-    r"shared memory|\bshm\b|/dev/shm|torch_\d+_\d+|Bus error|ancdata|No space left on device"
-)
-_FILES = re.compile(r"Too many open files|ancdata")
+_SHARED = re.compile(r"shared memory|\bshm\b|/torch_\d+_|Bus error")
+_no_room = mmap.mmap(-1, 1)  # 1 if a worker found no shared memory; seen by all that are forked
 
 
 class OutOfMemoryAdvice(Callback):
@@ -44,6 +46,11 @@ class OutOfMemoryAdvice(Callback):
     def __init__(self, run_dir: str) -> None:
         self.run_dir = run_dir
         self._batch = ""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """See to it that workers without shared memory end."""
+        _no_room[0] = 0
+        _end_workers_without_room()
 
     def on_train_batch_start(
         self,
@@ -70,7 +77,7 @@ class OutOfMemoryAdvice(Callback):
         elif not isinstance(exception, RuntimeError | OSError | MemoryError):
             return
         elif worker := _WORKER.search(text):
-            said = _killed(trainer, worker[2] or "", bool(_SHARED.search(text)))
+            said = _killed(trainer, worker[1] or "", bool(_no_room[0] or _SHARED.search(text)))
         elif "DataLoader worker" in text and _SHARED.search(text):
             said = _killed(trainer, "Bus error", True)
         elif isinstance(exception, MemoryError) or _MACHINE.search(text):
@@ -89,6 +96,24 @@ class OutOfMemoryAdvice(Callback):
             file.write_text(torch.cuda.memory_summary(trainer.strategy.root_device))
             lines.append(f"What takes the memory: {file}")
         return "\n".join(lines)
+
+
+@cache
+def _end_workers_without_room() -> None:
+    """Have a worker end whose batch does not fit into shared memory.
+
+    The thread that hands it over would print the error and drop the batch, and the run would wait
+    for it for ever.
+    """
+    usual = Queue._on_queue_feeder_error  # type: ignore[attr-defined]
+
+    def told(error: Exception, batch: object) -> None:
+        if get_worker_info() is not None and _SHARED.search(str(error)):
+            _no_room[0] = 1
+            os._exit(1)
+        usual(error, batch)
+
+    Queue._on_queue_feeder_error = staticmethod(told)  # type: ignore[attr-defined]
 
 
 def where(trainer: L.Trainer) -> str:

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from torch.nn import functional as F
 
-from project.mistakes import UserError
+from project.mistakes import RunFailed, UserError
 
 _CHANCE = 0.05
 
@@ -88,7 +88,7 @@ class OverfitCheck(Callback):
         )
         # Also false for a loss that is not a number.
         if not loss <= limit:
-            raise UserError(_advice(story, last <= limit))
+            raise RunFailed(_advice(story, last <= limit))
         pl_module.print(f"overfit check passed: the network memorised {story}")
 
 

@@ -10,16 +10,17 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor, distributed
 
 from project import endings
+from project.callbacks.autosave import save_resumable
 from project.endings import Preempted
 
 Vote = tuple[Tensor, "distributed.Work"]
 
 
-class PreemptionGuard(Callback):
+class PreemptionGuard(Checkpoint):  # and so it comes after all others, with what they have noted
     """Stop at the end of a batch when a signal asks for it, with a checkpoint and exit code 75.
 
     SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 count, sent to one process or to all, while the run
@@ -110,6 +111,10 @@ class PreemptionGuard(Callback):
         if self._even:
             self._stop_if_asked(trainer, saves=False)
 
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop here if the signal came in the last batch."""
+        self._stop_if_asked(trainer, saves=False)
+
     def _count(self, batches: list[int | float]) -> None:
         if self._group is None:
             return
@@ -124,7 +129,9 @@ class PreemptionGuard(Callback):
         endings.leave()
         file = None
         if saves:
-            file = save_resumable(trainer, Path(self.run_dir))
+            folder = trainer.strategy.broadcast(self.run_dir)  # only rank zero knows it
+            file = Path(folder) / "checkpoints" / "autosave.ckpt"
+            save_resumable(trainer, file)
         where = f"at step {trainer.global_step}, epoch {trainer.current_epoch}"
         what = f"saved {file}" if saves else "in the test at the end, all is saved"
         raise Preempted(
@@ -164,18 +171,6 @@ class PreemptionGuard(Callback):
             signal.signal(number, handler)
         self._old = {}
         _shielding.discard(os.getpid())
-
-
-def save_resumable(trainer: L.Trainer, run_dir: Path) -> Path:
-    """Save a checkpoint to go on from, on all processes.
-
-    Args:
-        trainer: At the end of a batch.
-        run_dir: The run's folder, on rank zero.
-    """
-    file = Path(trainer.strategy.broadcast(str(run_dir / "checkpoints" / "autosave.ckpt")))
-    trainer.save_checkpoint(file, weights_only=False)
-    return file
 
 
 _shielding: set[int] = set()  # the process whose forks are shielded

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from project.data.download import download, missing
-from project.data.images import ImageDataModule
+from project.data.images import ImageDataModule, check_at_least
 
 
 class CIFAR10DataModule(ImageDataModule):
@@ -56,8 +56,7 @@ class CIFAR10DataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if shift < 0 or erase < 0:
-            raise ValueError(f"shift and erase must be at least 0, got {shift} and {erase}")
+        check_at_least(0, shift=shift, erase=erase)
         self.data_dir, self.download = data_dir, download
         self.shift, self.flip, self.erase = shift, flip, erase
 

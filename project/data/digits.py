@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from project.data.images import ImageDataModule
+from project.data.images import ImageDataModule, check_at_least
 
 
 class DigitsDataModule(ImageDataModule):
@@ -34,8 +34,7 @@ class DigitsDataModule(ImageDataModule):
 
     def __init__(self, shift: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if shift < 0:
-            raise ValueError(f"shift must be at least 0, got {shift}")
+        check_at_least(0, shift=shift)
         self.shift = shift
 
     def load(self, train: bool) -> tuple[Tensor, Tensor]:

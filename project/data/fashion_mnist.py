@@ -6,8 +6,7 @@ from torch import Tensor
 from torchvision.datasets import FashionMNIST  # type: ignore[import-untyped]
 
 from project.data import idx
-from project.data.download import download, missing
-from project.data.images import ImageDataModule
+from project.data.images import ImageDataModule, check_at_least
 
 
 class FashionMNISTDataModule(ImageDataModule):
@@ -52,19 +51,14 @@ class FashionMNISTDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if shift < 0:
-            raise ValueError(f"shift must be at least 0, got {shift}")
+        check_at_least(0, shift=shift)
         self.data_dir, self.download, self.shift, self.flip = data_dir, download, shift, flip
 
     def prepare_data(self) -> None:
         """Download what is not there, on one process."""
-        if idx.find(self.data_dir, "FashionMNIST") is None and self.download:
-            files = idx.describe(self.data_dir, "FashionMNIST")
-            download("Fashion-MNIST", files, lambda: FashionMNIST(self.data_dir, download=True))
+        if self.download:
+            idx.fetch(FashionMNIST, self.data_dir)
 
     def load(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the images and labels."""
-        folder = idx.find(self.data_dir, "FashionMNIST")
-        if folder is None:
-            raise missing("Fashion-MNIST", "no files", idx.describe(self.data_dir, "FashionMNIST"))
-        return idx.read(folder, train)
+        return idx.load(FashionMNIST, self.data_dir, train)

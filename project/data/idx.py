@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.datasets import MNIST  # type: ignore[import-untyped]
 
+from project.data.download import download, missing
 from project.mistakes import UserError
 
 # Images and labels.
@@ -17,34 +19,52 @@ _TRAIN = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 _TEST = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 
-def describe(data_dir: str, name: str) -> str:
-    """Say which files belong in which folder."""
+def fetch(kind: type[MNIST], data_dir: str) -> None:
+    """Download the files of a data set that are not there.
+
+    Args:
+        kind: torchvision's class, which knows from where; its name is that of the folder.
+        data_dir: Where they belong.
+    """
+    if _find(data_dir, kind.__name__) is None:
+        files = _describe(data_dir, kind.__name__)
+        download(kind.__name__, files, lambda: kind(data_dir, download=True))
+
+
+def load(kind: type[MNIST], data_dir: str, train: bool) -> tuple[Tensor, Tensor]:
+    """Read the training or the test set.
+
+    Args:
+        kind: As for :func:`fetch`.
+        data_dir: The files lie in ``data_dir/name/raw``, where torchvision puts them, or in
+            ``data_dir`` itself, plain or as .gz.
+        train: Which of the two.
+
+    Returns:
+        Images uint8 ``(N, 1, H, W)`` and labels int64 ``(N,)``.
+
+    Raises:
+        UserError: If a file is not there or damaged, or they do not belong together.
+    """
+    folder = _find(data_dir, kind.__name__)
+    if folder is None:
+        raise missing(kind.__name__, "no files", _describe(data_dir, kind.__name__))
+    return _read(folder, train)
+
+
+def _describe(data_dir: str, name: str) -> str:
     return f"{', '.join(_TRAIN + _TEST)} (or the same .gz) into {Path(data_dir, name, 'raw')}"
 
 
-def find(data_dir: str, name: str) -> Path | None:
-    """Return the folder that has all four files, plain or as .gz.
-
-    Args:
-        data_dir: The files lie in ``data_dir/name/raw``, where torchvision puts them, or in
-            ``data_dir`` itself.
-        name: The data set's folder.
-    """
+def _find(data_dir: str, name: str) -> Path | None:
+    """Return the folder that has all four files."""
     for folder in (Path(data_dir, name, "raw"), Path(data_dir)):
         if all(_locate(folder, stem) for stem in _TRAIN + _TEST):
             return folder
     return None
 
 
-def read(folder: Path, train: bool) -> tuple[Tensor, Tensor]:
-    """Read the training or the test set from a folder that :func:`find` returned.
-
-    Returns:
-        Images uint8 ``(N, 1, H, W)`` and labels int64 ``(N,)``.
-
-    Raises:
-        UserError: If a file is damaged, or they do not belong together.
-    """
+def _read(folder: Path, train: bool) -> tuple[Tensor, Tensor]:
     image_file, label_file = (_locate(folder, stem) for stem in (_TRAIN if train else _TEST))
     assert image_file is not None
     assert label_file is not None

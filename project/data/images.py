@@ -113,6 +113,10 @@ class ImageDataModule(L.LightningDataModule):
     flip: bool = False
     erase: int = 0
 
+    train_set: ImageDataset | None = None
+    val_set: ImageDataset | None = None
+    test_set: ImageDataset | None = None
+
     def __init__(
         self,
         batch_size: int = 64,
@@ -129,13 +133,6 @@ class ImageDataModule(L.LightningDataModule):
         super().__init__()
         # Not to the logger: a setting of the same name in the model would be an error.
         self.save_hyperparameters(logger=False)
-        _check_at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
-        _check_at_least(1, image_size=image_size, prefetch_factor=prefetch_factor)
-        _check_at_least(0, num_workers=num_workers)
-        if num_workers == 0 and (prefetch_factor is not None or persistent_workers):
-            raise ValueError("prefetch_factor and persistent_workers need num_workers > 0")
-        if not 0 < val_fraction < 1:
-            raise ValueError(f"val_fraction must be in (0, 1), got {val_fraction}")
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
         self.pin_memory, self.persistent_workers = pin_memory, persistent_workers
@@ -144,9 +141,16 @@ class ImageDataModule(L.LightningDataModule):
         self.num_classes = len(self.class_names)
         self._mean = torch.tensor(self.mean).mul(255)[:, None, None]  # (C, 1, 1)
         self._std = torch.tensor(self.std).mul(255)[:, None, None]
-        self.train_set: ImageDataset | None = None
-        self.val_set: ImageDataset | None = None
-        self.test_set: ImageDataset | None = None
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        check_at_least(1, batch_size=self.batch_size, eval_batch_size=self.eval_batch_size)
+        check_at_least(1, image_size=self.image_size, prefetch_factor=self.prefetch_factor)
+        check_at_least(0, num_workers=self.num_workers)
+        if self.num_workers == 0 and (self.prefetch_factor is not None or self.persistent_workers):
+            raise ValueError("prefetch_factor and persistent_workers need num_workers > 0")
+        if not 0 < self.val_fraction < 1:
+            raise ValueError(f"val_fraction must be in (0, 1), got {self.val_fraction}")
 
     def load(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the official training or test set.
@@ -289,7 +293,8 @@ class ImageDataModule(L.LightningDataModule):
         return self.trainer.strategy.root_device.type == "cuda"
 
 
-def _check_at_least(least: int, **values: int | None) -> None:
+def check_at_least(least: int, **values: int | None) -> None:
+    """Raise ValueError, by name, for a setting that is smaller."""
     for name, value in values.items():
         if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")

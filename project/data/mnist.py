@@ -6,8 +6,7 @@ from torch import Tensor
 from torchvision.datasets import MNIST  # type: ignore[import-untyped]
 
 from project.data import idx
-from project.data.download import download, missing
-from project.data.images import ImageDataModule
+from project.data.images import ImageDataModule, check_at_least
 
 
 class MNISTDataModule(ImageDataModule):
@@ -39,19 +38,14 @@ class MNISTDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if shift < 0:
-            raise ValueError(f"shift must be at least 0, got {shift}")
+        check_at_least(0, shift=shift)
         self.data_dir, self.download, self.shift = data_dir, download, shift
 
     def prepare_data(self) -> None:
         """Download what is not there, on one process."""
-        if idx.find(self.data_dir, "MNIST") is None and self.download:
-            files = idx.describe(self.data_dir, "MNIST")
-            download("MNIST", files, lambda: MNIST(self.data_dir, download=True))
+        if self.download:
+            idx.fetch(MNIST, self.data_dir)
 
     def load(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the images and labels."""
-        folder = idx.find(self.data_dir, "MNIST")
-        if folder is None:
-            raise missing("MNIST", "no files", idx.describe(self.data_dir, "MNIST"))
-        return idx.read(folder, train)
+        return idx.load(MNIST, self.data_dir, train)

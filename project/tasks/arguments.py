@@ -33,3 +33,13 @@ def check_arguments(
         raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
     if scale_lr is not None and scale_lr < 1:
         raise ValueError(f"scale_lr must be a batch size of at least 1, got {scale_lr}")
+
+
+def check_monitor(name: str, logged: tuple[str, ...]) -> None:
+    """Refuse a figure that is not logged.
+
+    Raises:
+        ValueError: With what is.
+    """
+    if name not in logged:
+        raise ValueError(f"scheduler_monitor must be one of {', '.join(logged)}, got {name}")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from project.mistakes import UserError
 from project.optim import WarmupCosine
 from project.tasks import fit_check
-from project.tasks.arguments import check_arguments, is_plain
+from project.tasks.arguments import check_arguments, check_monitor, is_plain
 from project.tasks.plan import Plan, Scheduler, accumulation_factor
 from project.tasks.recompute import recompute_blocks
 from project.tasks.tally import PerClass, Tally, per_class
@@ -27,8 +27,8 @@ class ClassificationTask(L.LightningModule):
     """Assign every image to one of ``num_classes`` classes.
 
     Logs ``<split>/loss`` (cross-entropy, nats per image) and ``<split>/acc`` (fraction in [0, 1])
-    for train, val and test, and ``<split>/f1`` (macro mean over the classes that occur or are
-    predicted) for val and test. Train figures are means over the steps since they were last logged.
+    for train, val and test, and ``<split>/f1`` (macro mean over the classes that have samples) for
+    val and test. Train figures are means over the steps since they were last logged.
 
     Args:
         net: Maps images ``(B, C, H, W)`` to logits ``(B, num_classes)``.
@@ -56,7 +56,14 @@ class ClassificationTask(L.LightningModule):
 
     logged: ClassVar[tuple[str, ...]] = ("train/loss", "train/acc", "val/loss", "val/acc", "val/f1")
     class_weights: Tensor | None
+    confusion_matrix: Tensor | None = None
+    _metric_is_new = False
+    _checked = False
+    _plan: Plan | None = None
 
+    # Under the command line Lightning stores the plain configuration, network included, so that
+    # load_from_checkpoint(path) works. From Python net, optimizer and scheduler are objects that no
+    # weights_only load accepts: load_from_checkpoint(path, net=net) then needs the network again.
     def __init__(
         self,
         net: nn.Module,
@@ -75,40 +82,27 @@ class ClassificationTask(L.LightningModule):
     ) -> None:
         super().__init__()
         check_arguments(num_classes, class_names, class_weights, label_smoothing, scale_lr)
-        if scheduler_monitor not in self.logged:
-            raise ValueError(
-                f"scheduler_monitor must be one of {', '.join(self.logged)}, "
-                f"got {scheduler_monitor}"
-            )
-        # Under the command line Lightning stores the plain configuration, network included, so that
-        # load_from_checkpoint(path) works. From Python these three are objects that no weights_only
-        # load accepts: load_from_checkpoint(path, net=net) then needs the network again.
+        check_monitor(scheduler_monitor, self.logged)
         self.save_hyperparameters(logger=False, ignore=["net", "optimizer", "scheduler"])
-        if "_instantiator" in self.hparams:
+        if "_instantiator" in self.hparams:  # under the command line, where they are plain
             self.save_hyperparameters(logger=False)
-        self.net = net.to(memory_format=torch.channels_last) if channels_last else net
         self.num_classes = num_classes
         self.class_names = class_names or [str(label) for label in range(num_classes)]
-        self.make_optimizer = optimizer
-        self.make_scheduler = scheduler
-        self.scheduler_monitor = scheduler_monitor
-        self.scheduler_interval = scheduler_interval
-        self.label_smoothing = label_smoothing
-        self.scale_lr = scale_lr
-        self.checkpoint_activations = checkpoint_activations
-        if checkpoint_activations:
-            recompute_blocks(self.net)
-        self.compile_net = compile
+        self.make_optimizer, self.make_scheduler = optimizer, scheduler
+        self.scheduler_monitor, self.scheduler_interval = scheduler_monitor, scheduler_interval
+        self.label_smoothing, self.scale_lr = label_smoothing, scale_lr
+        self.checkpoint_activations, self.compile_net = checkpoint_activations, compile
         self.channels_last = channels_last
+        self._take(net, class_weights)
+
+    def _take(self, net: nn.Module, class_weights: list[float] | None) -> None:
+        self.net = net.to(memory_format=torch.channels_last) if self.channels_last else net
+        if self.checkpoint_activations:
+            recompute_blocks(self.net)
+        self._expects_rgb = fit_check.first_conv_channels(net) == 3
         weights = torch.tensor(class_weights) if class_weights else None
         self.register_buffer("class_weights", weights, persistent=False)
-        self.confusion_matrix: Tensor | None = None
-        self._expects_rgb = fit_check.first_conv_channels(net) == 3
-        self._train_tally = Tally(num_classes)
-        self._eval_tally = Tally(num_classes)
-        self._metric_is_new = False
-        self._checked = False
-        self._plan: Plan | None = None
+        self._train_tally, self._eval_tally = Tally(self.num_classes), Tally(self.num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(B, C, H, W)`` to logits ``(B, num_classes)``, float32 in half precision.

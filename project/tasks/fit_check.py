@@ -46,32 +46,39 @@ def check_net(
     Raises:
         UserError: If the network cannot take the images or does not give ``(2, classes)``.
     """
-    name = type(net).__name__
+    logits = _try(model, net, shape)
+    given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if given != (2, classes):
+        raise _wrong_output(type(net).__name__, given, classes)
+    if num_classes != classes:
+        raise UserError(
+            f"The task has num_classes {num_classes}, the data have {classes} classes: "
+            f"leave out --model.num_classes or set it to {classes}."
+        )
+
+
+def _try(model: nn.Module, net: nn.Module, shape: tuple[int, int, int]) -> object:
+    """Return what comes out for two images."""
     parameter = next(net.parameters(), torch.zeros(0))
     images = torch.zeros(2, *shape, device=parameter.device, dtype=_dtype(parameter))
     try:
-        logits = _evaluate(model, net, images)
+        return _evaluate(model, net, images)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0][:160]
+        name, reason = type(net).__name__, str(error).strip().splitlines()[0][:160]
         raise UserError(
             f"{name} cannot take images of shape {shape} (channels, height, width): {reason}\n"
             "Set --model.net.in_channels or --model.net.image_size to the data's, or "
             "--data.image_size to the network's, or choose another --model.net."
         ) from error
-    given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if given == (2, classes):
-        if num_classes == classes:
-            return
-        raise UserError(
-            f"The task has num_classes {num_classes}, the data have {classes} classes: "
-            f"leave out --model.num_classes or set it to {classes}."
-        )
-    if isinstance(logits, Tensor) and logits.ndim == 2:
-        raise UserError(
+
+
+def _wrong_output(name: str, given: tuple[int, ...] | str, classes: int) -> UserError:
+    if isinstance(given, tuple) and len(given) == 2:
+        return UserError(
             f"{name} gives {given[-1]} outputs, the data have {classes} classes: "
             f"set --model.net.num_classes {classes}"
         )
-    raise UserError(
+    return UserError(
         f"{name} gives {given} for 2 images, not logits of shape (2, {classes}).\n"
         "Choose a network that maps images (B, C, H, W) to logits (B, num_classes)."
     )

@@ -83,7 +83,10 @@ class Plan:
                 f"Nothing to train: every parameter of {type(net).__name__} is frozen.\n"
                 "Leave some of them with requires_grad, or use `validate` or `test`."
             )
-        optimizer = make_optimizer(groups)
+        try:
+            optimizer = make_optimizer(groups)
+        except ValueError as error:  # e.g. a learning rate below zero
+            raise UserError(f"--model.optimizer: {error}") from error
         if scale_lr is not None:
             self._scale(optimizer, scale_lr)
         for group in optimizer.param_groups:

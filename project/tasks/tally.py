@@ -19,14 +19,16 @@ class PerClass(NamedTuple):
 def per_class(confusion_matrix: Tensor) -> PerClass:
     """Precision, recall, F1 (fractions) and support (samples) from ``(K, K)``, rows true.
 
-    A class without samples has no recall, one that is never predicted no precision.
+    A class without samples has no figures, also if it is predicted: it can be neither found nor
+    missed. One that is never predicted has no precision, and an F1 of 0.
     """
     counts = confusion_matrix.double()
     hits, support, predicted = counts.diagonal(), counts.sum(dim=1), counts.sum(dim=0)
+    absent = support == 0
     return PerClass(
-        precision=hits / predicted,
+        precision=(hits / predicted).masked_fill(absent, torch.nan),
         recall=hits / support,
-        f1=2 * hits / (support + predicted),
+        f1=(2 * hits / (support + predicted)).masked_fill(absent, torch.nan),
         support=confusion_matrix.sum(dim=1),
     )
 
@@ -90,7 +92,7 @@ class Tally:
     def scalars(self) -> dict[str, Tensor]:
         """Mean loss over samples (nats), accuracy and macro F1 (fractions), each of shape ``()``.
 
-        F1 leaves out classes that neither occur nor are predicted.
+        F1 is the mean over the classes that have samples.
         """
         count = self.confusion.sum()
         f1 = per_class(self.confusion_matrix).f1

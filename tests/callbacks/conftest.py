@@ -75,6 +75,11 @@ class TinyModule(L.LightningModule):
     def test_step(self, batch, batch_idx):
         return self.validation_step(batch, batch_idx, "test")
 
+    def per_class(self):
+        hits, support = self.confusion_matrix.diagonal(), self.confusion_matrix.sum(1)
+        predicted = self.confusion_matrix.sum(0)
+        return hits / predicted, hits / support, 2 * hits / (support + predicted), support
+
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=self.hparams["lr"])
 

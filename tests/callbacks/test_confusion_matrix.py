@@ -1,11 +1,21 @@
 import numpy as np
 import pytest
+import torch
 
 from project.callbacks import ConfusionMatrixPicture
 from project.callbacks.confusion_matrix import draw_confusion_matrix, per_class_table
 
-COUNTS = np.array([[8, 2, 0], [1, 9, 0], [0, 0, 0]])
+NAN = float("nan")
 NAMES = ["cat", "dog", "a|b"]
+# Precision, recall, F1 and support: of dogs none is predicted, of the third class there are none.
+FIGURES = (
+    *(
+        torch.tensor([8 / 9, NAN, NAN]),
+        torch.tensor([0.8, 0.0, NAN]),
+        torch.tensor([16 / 19, 0, NAN]),
+    ),
+    torch.tensor([10, 3, 0]),
+)
 
 
 def row(table, name):
@@ -46,21 +56,27 @@ def test_nothing_happens_without_a_matrix(make_trainer, make_module, data, read_
     assert read_events().Tags()["images"] == []
 
 
-def test_the_table_agrees_with_a_hand_count():
-    table = per_class_table(COUNTS, NAMES)
-    # precision 8/9, recall 8/10, F1 16/19
-    assert row(table, "cat") == ["0.889", "0.800", "0.842", "10 |"]
+def test_a_module_without_figures_of_classes_has_a_picture_alone(
+    make_trainer, make_module, data, read_events
+):
+    class Bare(make_module):
+        per_class = None
+
+    make_trainer(ConfusionMatrixPicture()).fit(Bare(), data)
+    tags = read_events().Tags()
+    assert "val/confusion_matrix" in tags["images"]
+    assert not any("per_class" in tag for tag in tags["tensors"])
 
 
-def test_a_class_without_samples_is_not_a_number_and_named():
-    table = per_class_table(COUNTS, NAMES)
-    assert row(table, "a\\|b") == ["n/a", "n/a", "n/a", "0 |"]
-    assert "n/a: no samples of a\\|b." in table
+def test_the_table_has_a_row_for_every_class():
+    assert row(per_class_table(FIGURES, NAMES), "cat") == ["0.889", "0.800", "0.842", "10 |"]
 
 
-def test_a_class_never_predicted_has_no_precision_but_a_recall_of_zero():
-    table = per_class_table(np.array([[4, 0], [3, 0]]), ["cat", "dog"])
+def test_what_is_not_defined_is_not_a_number_and_classes_without_samples_are_named():
+    table = per_class_table(FIGURES, NAMES)
     assert row(table, "dog") == ["n/a", "0.000", "0.000", "3 |"]
+    assert row(table, "a\\|b") == ["n/a", "n/a", "n/a", "0 |"]
+    assert table.endswith("n/a: no samples of a\\|b.")
 
 
 def test_right_cells_are_blue_and_wrong_ones_red():

@@ -86,7 +86,7 @@ def test_the_tab_shows_the_settings_with_the_runs_own_metrics(
     make_trainer, make_module, data, tab, read_events
 ):
     hparams = HParams()
-    hparams.config = CONFIG
+    hparams.run_config = CONFIG
     trainer, module = make_trainer(hparams), make_module()
     trainer.fit(module, data)
     trainer.test(module, data, verbose=False)
@@ -100,7 +100,7 @@ def test_the_tab_shows_the_settings_with_the_runs_own_metrics(
 
 def test_the_tab_opens_with_the_settings_people_compare(make_trainer, make_module, data, tab):
     hparams = HParams()
-    hparams.config = CONFIG
+    hparams.run_config = CONFIG
     make_trainer(hparams).fit(make_module(), data)
     first = ["data", "data.batch_size", "model.net", "model.optimizer", "model.optimizer.lr"]
     assert tab().opened == first

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from project.callbacks import OverfitCheck
-from project.mistakes import UserError
+from project.mistakes import RunFailed, UserError
 
 
 def fit(make_trainer, module, data, check=None, **options):
@@ -27,7 +27,7 @@ def test_dropout_does_not_hide_that_the_batches_are_learned(
 
 
 def test_frozen_parameters_fail_with_both_losses_and_advice(make_trainer, make_module, data):
-    with pytest.raises(UserError, match=r"FAILED.*from 1\.\d+ to 1\.\d+.*\n.*frozen parameters"):
+    with pytest.raises(RunFailed, match=r"FAILED.*from 1\.\d+ to 1\.\d+.*\n.*frozen parameters"):
         fit(make_trainer, make_module(lr=0.0), data)
 
 
@@ -38,12 +38,12 @@ def test_labels_that_change_fail(make_trainer, make_module, data):
             labels.copy_(torch.randint(0, 3, labels.shape))
             return super().training_step((images, labels, index), batch_idx)
 
-    with pytest.raises(UserError, match="cannot memorise 2 batches"):
+    with pytest.raises(RunFailed, match="cannot memorise 2 batches"):
         fit(make_trainer, Noisy(), data)
 
 
 def test_a_loss_that_is_not_a_number_fails(make_trainer, make_module, data):
-    with pytest.raises(UserError, match="in evaluation mode nan"):
+    with pytest.raises(RunFailed, match="in evaluation mode nan"):
         fit(make_trainer, make_module(lr=float("inf")), data, max_epochs=2)
 
 
@@ -52,7 +52,7 @@ def test_a_difference_of_evaluation_mode_is_named(make_trainer, make_module, dat
         def forward(self, images):
             return super().forward(images) * (1.0 if self.training else 0.0)
 
-    with pytest.raises(UserError, match="training loss is fine"):
+    with pytest.raises(RunFailed, match="training loss is fine"):
         fit(make_trainer, Broken(), data)
 
 
@@ -81,7 +81,7 @@ def test_a_run_over_the_whole_training_set_is_refused(make_trainer, make_module,
 
 
 def test_the_limit_can_be_set(make_trainer, make_module, data):
-    with pytest.raises(UserError, match=r"at most 1e-09"):
+    with pytest.raises(RunFailed, match=r"at most 1e-09"):
         fit(make_trainer, make_module(), data, OverfitCheck(max_loss=1e-9))
 
 

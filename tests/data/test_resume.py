@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from project.data import DigitsDataModule
+from project.data.images import ImageDataModule
 
 # 12 batches an epoch.
 BATCH, EPOCHS = 107, 3
@@ -57,7 +57,7 @@ class Save(L.Callback):
             trainer.save_checkpoint(self.file)
 
 
-def fit(net: Net, data: DigitsDataModule, ckpt: Path | None = None, **settings) -> Net:
+def fit(net: Net, data: ImageDataModule, ckpt: Path | None = None, **settings) -> Net:
     trainer = L.Trainer(
         **{"max_epochs": EPOCHS, **settings},
         accelerator="cpu",
@@ -71,8 +71,12 @@ def fit(net: Net, data: DigitsDataModule, ckpt: Path | None = None, **settings) 
     return net
 
 
-def digits(workers: int = 0, **settings) -> DigitsDataModule:
-    return DigitsDataModule(batch_size=BATCH, shift=1, num_workers=workers, **settings)
+@pytest.fixture
+def digits(small):
+    def make(workers: int = 0) -> ImageDataModule:
+        return small(batch_size=BATCH, shift=1, num_workers=workers)
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def digits(workers: int = 0, **settings) -> DigitsDataModule:
         ("on_train_batch_end", 4, {"accumulate_grad_batches": 3, "max_epochs": 2}),
     ],
 )
-def test_resumed_run_goes_on_exactly(tmp_path: Path, hook, step, settings):
+def test_resumed_run_goes_on_exactly(tmp_path: Path, hook, step, settings, digits):
     settings = dict(settings)
     workers = settings.pop("workers", 0)
     whole = Net()
@@ -106,7 +110,7 @@ def test_resumed_run_goes_on_exactly(tmp_path: Path, hook, step, settings):
     assert resumed.steps
 
 
-def test_interrupted_step_is_done_again(tmp_path: Path):
+def test_interrupted_step_is_done_again(tmp_path: Path, digits):
     whole = fit(Net(), digits())
     file = tmp_path / "stop.ckpt"
     with pytest.raises(RuntimeError, match="power"):
@@ -115,7 +119,7 @@ def test_interrupted_step_is_done_again(tmp_path: Path):
     assert resumed.steps == whole.steps[17:]
 
 
-def test_run_can_be_resumed_twice(tmp_path: Path):
+def test_run_can_be_resumed_twice(tmp_path: Path, digits):
     whole = fit(Net(), digits())
     first, second = tmp_path / "1.ckpt", tmp_path / "2.ckpt"
     fit(Net(), digits(), callbacks=[Save(first, "on_train_batch_end", 14)])
@@ -123,7 +127,7 @@ def test_run_can_be_resumed_twice(tmp_path: Path):
     assert fit(Net(), digits(), ckpt=second).steps == whole.steps[19:]
 
 
-def test_seed_of_the_run_sets_the_order(monkeypatch: pytest.MonkeyPatch):
+def test_seed_of_the_run_sets_the_order(monkeypatch: pytest.MonkeyPatch, digits):
     zero = fit(Net(), digits(), max_epochs=1)
     monkeypatch.setenv("PL_GLOBAL_SEED", "1")
     assert fit(Net(), digits(), max_epochs=1).steps != zero.steps

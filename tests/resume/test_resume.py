@@ -1,15 +1,19 @@
 """What a resume keeps, changes and says."""
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from lives import SETTINGS, command, fit, killed, killer, outcome, resume
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from project.cli import main
-from project.runs import Run, find_run
+from project.runs import Run, find_run, process_began
 
 BATCH = "on_train_batch_end"
 
@@ -177,6 +181,44 @@ def test_weights_of_another_number_of_classes(
     said = capsys.readouterr().out
     assert all(f"{key}: (7" in said for key in head)
     assert head
+
+
+def test_batch_size_that_was_found_is_the_one_recorded(tmp_path: Path) -> None:
+    finder = "lightning.pytorch.callbacks.BatchSizeFinder"
+    own = (f"--trainer.callbacks+={finder}", "--trainer.callbacks.max_trials=3")
+    run = fit(tmp_path, *SETTINGS, *own, "--trainer.callbacks.init_val=16")
+    config = yaml.safe_load(run.config.read_text())
+    assert config["data"]["init_args"]["batch_size"] == 64
+    assert run.record["batch_size_per_process"] == 64
+    assert finder not in run.config.read_text()
+    assert run.record["step"] == 3 * (1294 // 64)
+    assert resume(tmp_path, "--trainer.max_epochs", "4").record["step"] == 4 * (1294 // 64)
+
+
+def test_plateau_sees_the_epoch_in_which_a_run_was_resumed(tmp_path: Path) -> None:
+    plateau = (
+        *("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
+        *("--model.scheduler.patience", "0", *script([1.0])),
+    )
+    whole = fit(tmp_path / "whole", *SETTINGS, *plateau)
+    killed(start(tmp_path / "cut", *plateau, *killer("Kill", BATCH, 30, None)))
+    where = ["--trainer.default_root_dir", str(tmp_path / "cut"), "--trainer.callbacks", "[]"]
+    assert main(["fit", "--resume", "last", *where, *script([1.0])]) == 0
+    assert outcome(find_run("last", tmp_path / "cut")).scalars == outcome(whole).scalars
+
+
+def test_run_that_is_trained_elsewhere_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fit(tmp_path, *SETTINGS)
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    now = {"state": "running", "pid": other.pid, "pid_began": process_began(other.pid)}
+    (run.path / "run.json").write_text(json.dumps(run.record | now))
+    where = ["--trainer.default_root_dir", str(tmp_path)]
+    assert main(["fit", "--resume", "last", *where]) == 2
+    assert f"process {other.pid}" in capsys.readouterr().err
+    other.communicate(b"")
+    assert Run(run.path).state == "failed"
 
 
 @pytest.mark.slow

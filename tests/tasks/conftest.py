@@ -1,5 +1,7 @@
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -8,8 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from project.models import MLP
 from project.tasks import ClassificationTask
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `small_nets`, also as the path of a class
+
+from small_nets import MLP
 
 
 class Resumable(DataLoader[tuple[Tensor, ...]]):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_nets import MLP, ConvNet
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from project.mistakes import UserError
-from project.models import MLP, ConvNet
 from project.tasks import ClassificationTask
 
 

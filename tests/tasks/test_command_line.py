@@ -7,7 +7,7 @@ from project.optim import WarmupCosine
 from project.tasks import ClassificationTask
 
 TASK = "project.tasks.ClassificationTask"
-NET = "project.models.MLP"
+NET = "small_nets.MLP"
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import warnings
 import pytest
 import torch
 import torchvision
+from small_nets import MLP, ConvNet
 from torch import nn
 
 from project.mistakes import UserError
-from project.models import MLP, ConvNet
 
 
 def test_grey_images_reach_an_rgb_network(trainer, task, data, capsys):

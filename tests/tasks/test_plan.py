@@ -3,10 +3,10 @@ import functools
 import lightning as L
 import pytest
 import torch
+from small_nets import ConvNet
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
 
 from project.mistakes import UserError
-from project.models import ConvNet
 from project.optim import WarmupCosine
 
 # 64 images in batches of 8: 8 steps per epoch.

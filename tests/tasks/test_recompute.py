@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from small_nets import MLP, ConvNet
 from torch import nn
 from torchvision.models import efficientnet_b0, resnet18, vit_b_16
 
 from project.cli import main
 from project.mistakes import UserError
-from project.models import MLP, ConvNet
 from project.runs import find_run
 from project.tasks.recompute import blocks, recompute_blocks
 
@@ -62,7 +62,7 @@ def test_activations_are_not_kept() -> None:
             net(torch.zeros(8, 1, 8, 8))
         return sum(held)
 
-    net = ConvNet(1, 4)
+    net = ConvNet(1, 4, hidden_dim=32)
     before = kept(net)
     recompute_blocks(net)
     assert kept(net) < before / 4
@@ -78,7 +78,7 @@ def test_blocks_of_known_networks(make: object, count: int) -> None:
 def test_a_network_without_blocks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="MLP has none"):
         recompute_blocks(MLP(1, 8, 10))
-    args = ["--model.net", "project.models.MLP", "--model.checkpoint_activations", "true"]
+    args = ["--model.net", "small_nets.MLP", "--model.checkpoint_activations", "true"]
     assert main(["fit", *args]) == 2
     assert "MLP has none" in capsys.readouterr().err
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torchmetrics.functional.classification import (
     multiclass_accuracy,
     multiclass_confusion_matrix,
@@ -62,6 +63,38 @@ def test_per_class_equals_torchmetrics_where_defined(sample):
     assert figures.support.tolist() == labels.bincount(minlength=5).tolist()
 
 
+@pytest.fixture
+def imagined(sample):
+    logits, labels = sample
+    logits[:9, 4] = 100  # class 4, which never occurs, is predicted
+    return logits, labels
+
+
+def test_macro_f1_is_that_of_torchmetrics_over_the_classes_with_samples(imagined):
+    logits, labels = imagined
+    # torchmetrics' own macro average would count class 4 as 0 (torchmetrics#1691).
+    each = multiclass_f1_score(logits, labels, 5, average="none")
+    assert each[4] == 0
+    scalars = counted(logits, labels, 103).scalars()
+    assert scalars["f1"].item() == pytest.approx(each[:4].mean().item(), rel=1e-6)
+
+
+def test_a_class_without_samples_has_no_figures_even_if_it_is_predicted(imagined):
+    figures = per_class(counted(*imagined, 103).confusion_matrix)
+    assert [figure[4].isnan().item() for figure in figures[:3]] == [True, True, True]
+    assert figures.support[4] == 0
+
+
+def test_a_class_that_is_never_predicted_has_no_precision_and_an_f1_of_zero():
+    tally = Tally(2)
+    tally.add(torch.tensor(0.0), torch.tensor([[1.0, 0.0]] * 7), torch.tensor([0] * 4 + [1] * 3))
+    figures = per_class(tally.confusion_matrix)
+    assert figures.precision[1].isnan()
+    assert (figures.recall[1], figures.f1[1]) == (0, 0)
+    # Class 0: precision 4/7, recall 1, F1 8/11.
+    assert tally.scalars()["f1"].item() == pytest.approx((8 / 11 + 0) / 2)
+
+
 def test_padding_does_not_count(sample):
     logits, labels = sample
     padded_logits = torch.cat([logits, torch.randn(7, 5)])
@@ -89,6 +122,6 @@ def test_a_million_small_losses_keep_their_digits():
 def test_state_goes_on_where_it_was(sample):
     logits, labels = sample
     first, second = counted(logits[:60], labels[:60], 60), Tally(5)
-    second.load_state_dict(first.state_dict())
+    second.load_state_dict(first.state_dict(SingleDeviceStrategy("cpu")), 0, 1)
     second.add(F.cross_entropy(logits[60:], labels[60:], reduction="sum"), logits[60:], labels[60:])
     assert torch.equal(second.confusion, counted(logits, labels, 103).confusion)

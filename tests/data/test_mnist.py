@@ -1,22 +1,17 @@
 import gzip
-import pickle
 import socket
 from pathlib import Path
 
 import pytest
 import torch
-from torchvision.datasets import CIFAR10, MNIST
+from torchvision.datasets import MNIST
 
-from project.data import CIFAR10DataModule, FashionMNISTDataModule, MNISTDataModule
+from project.data import MNISTDataModule
 from project.mistakes import UserError
 
 
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch):
-    def refuse(*args, **kwargs):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+def test_facts_are_known_before_any_file_is_read(facts):
+    facts(MNISTDataModule, channels=1, size=28)
 
 
 def test_mnist_reads_what_torchvision_reads(mnist_dir: Path):
@@ -46,31 +41,6 @@ def test_mnist_files_may_be_packed_and_lie_in_the_folder_itself(
     found = MNISTDataModule(str(tmp_path / "other"), download=False).load(train=False)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
-
-
-@pytest.mark.parametrize(
-    ("module", "files"),
-    [
-        (MNISTDataModule, ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte", "MNIST/raw"]),
-        (FashionMNISTDataModule, ["t10k-images-idx3-ubyte", "FashionMNIST/raw"]),
-        (CIFAR10DataModule, ["cifar-10-python.tar.gz", "cifar-10-batches-py"]),
-    ],
-)
-@pytest.mark.parametrize("download", [True, False])
-@pytest.mark.usefixtures("offline")
-def test_missing_files_are_named_with_their_folder(
-    tmp_path: Path, module, files: list[str], download: bool
-):
-    data = module(data_dir=str(tmp_path / "none"), download=download)
-    with pytest.raises(UserError) as told:  # noqa: PT012 (either of the two may be the one)
-        data.prepare_data()
-        data.setup("fit")
-    message = str(told.value)
-    assert all(file in message for file in files)
-    assert "lightning fit" in message
-    assert message.count("\n") <= 2
-    assert ("download failed" in message) == download
-    assert download or not (tmp_path / "none").exists()
 
 
 def test_a_silent_server_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -107,22 +77,8 @@ def test_images_and_labels_that_do_not_belong_together_are_refused(mnist_dir: Pa
         MNISTDataModule(str(mnist_dir), download=False).setup("fit")
 
 
-def test_cifar10_is_one_tensor_with_channels_first(cifar_dir: Path):
-    data = CIFAR10DataModule(str(cifar_dir))
-    data.prepare_data()
-    data.setup()
-    images, labels = data.load(train=True)
-    assert images.shape == (100, 3, 32, 32)
-    assert images.is_contiguous()
-    file = pickle.loads((cifar_dir / "cifar-10-batches-py" / "data_batch_1").read_bytes())
-    assert images[3].flatten().tolist() == file["data"][3].tolist()
-    assert labels[:20].tolist() == file["labels"]
-    assert len(data.train_dataloader()) == 1
-
-
-@pytest.mark.usefixtures("offline")
-def test_damaged_cifar10_is_refused(cifar_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    wrong = [[name, "0" * 32] for name, _ in CIFAR10.train_list]
-    monkeypatch.setattr(CIFAR10, "train_list", wrong)
-    with pytest.raises(UserError, match="damaged"):
-        CIFAR10DataModule(str(cifar_dir), download=False).setup("fit")
+@pytest.mark.parametrize("download", [True, False])
+def test_missing_files_are_named_with_their_folder(says_what_is_missing, download: bool):
+    says_what_is_missing(
+        MNISTDataModule, download, "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte", "MNIST/raw"
+    )
