@@ -29,10 +29,11 @@ tensorboard: $(READY) ## Look at the curves of all runs in logs/, at http://127.
 	$(BIN)/python -m tensorboard.main --logdir logs --host 127.0.0.1
 
 test: $(READY) ## Run the fast tests: under a minute, offline
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-all: $(READY) $(NOTEBOOKS_READY) ## Run the fast and the slow tests
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -m slow
 
 soak: $(READY) ## Run the tests that repeat one thing for many minutes
 	$(BIN)/python -m pytest -m soak

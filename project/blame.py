@@ -68,7 +68,8 @@ def judge(wrapped: BaseException) -> Exception:
         return error
     last = _last(error.__traceback__)
     if last is None or "jsonargparse" in last.tb_frame.f_code.co_filename:
-        return UserError(innermost(str(error)))
+        # Of several types that were tried, the first failure is the cause; the text has them all.
+        return UserError(innermost(str(wrapped)))
     code = last.tb_frame.f_code
     owner = last.tb_frame.f_locals.get("self")
     raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]

@@ -188,16 +188,12 @@ def test_default_run_says_nothing_on_stderr(workdir: Path) -> None:
         assert noise not in done.stdout
 
 
-def test_no_warning_when_a_run_is_used(digits_run: Run) -> None:
-    for verb in ("validate", "test", "predict"):
-        done = subprocess.run(
-            [sys.executable, "-m", "project", verb, "--run", str(digits_run.path)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0
-        assert done.stderr == ""
+@pytest.mark.parametrize("verb", ["validate", "test", "predict"])
+def test_nothing_on_stderr_when_a_run_is_used(
+    verb: str, digits_run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--run", str(digits_run.path)]) == 0  # warnings are errors here
+    assert capfd.readouterr().err == ""
 
 
 def test_mode_follows_the_monitor() -> None:

@@ -88,6 +88,7 @@ def test_damaged_checkpoint_is_passed_over_and_named(
     assert run.state == "finished"
 
 
+@pytest.mark.slow
 def test_patience_counts_on_after_a_resume(tmp_path: Path) -> None:
     flat = ("--early_stopping.patience", "3", *script([1.0]), "--trainer.max_epochs", "9")
     killed(start(tmp_path, *flat, *killer("Kill", BATCH, 38, None)))
@@ -97,6 +98,7 @@ def test_patience_counts_on_after_a_resume(tmp_path: Path) -> None:
     assert find_run("last", tmp_path).record["epoch"] == 4
 
 
+@pytest.mark.slow
 def test_patience_of_now_holds(tmp_path: Path) -> None:
     flat = ("--early_stopping.patience", "1", *script([1.0]), "--trainer.max_epochs", "9")
     run = fit(tmp_path, *SETTINGS, *flat)
@@ -106,6 +108,7 @@ def test_patience_of_now_holds(tmp_path: Path) -> None:
     assert Run(run.path).record["epoch"] == 4
 
 
+@pytest.mark.slow
 def test_metric_that_recovers_before_min_epochs_does_not_stop_the_run(tmp_path: Path) -> None:
     losses = [1.0, 2.0, 3.0, 0.9, 0.8, 0.7, 0.6, 0.5]
     more = ("--trainer.min_epochs", "5", "--trainer.max_epochs", "7")
@@ -120,6 +123,7 @@ def test_checkpoints_between_validations_are_not_ranked_by_an_old_score(
     assert "autosave.every_n_steps" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_link_to_the_last_checkpoint_leads_somewhere(tmp_path: Path) -> None:
     links = ("--checkpoint.save_last", "link", "--checkpoint.save_top_k", "-1")
     run = fit(tmp_path, *SETTINGS, *links)
@@ -129,11 +133,13 @@ def test_link_to_the_last_checkpoint_leads_somewhere(tmp_path: Path) -> None:
     assert main(["test", "--run", str(run.path), "--ckpt_path", "last"]) == 0
 
 
+@pytest.mark.slow
 def test_autosave_goes_when_the_run_is_finished(tmp_path: Path) -> None:
     run = fit(tmp_path, *SETTINGS, "--autosave.every_n_steps", "5")
     assert "autosave.ckpt" not in outcome(run).files
 
 
+@pytest.mark.slow
 def test_autosave_stays_if_it_alone_has_the_end(tmp_path: Path) -> None:
     run = fit(tmp_path, *SETTINGS, "--trainer.max_steps", "30")
     assert checkpoint(run, "autosave.ckpt")["global_step"] == 30
@@ -156,6 +162,7 @@ def test_sanity_check_leaves_no_trace(tmp_path: Path) -> None:
     assert len(kept["best_k_models"]) == 3
 
 
+@pytest.mark.slow
 def test_score_in_the_record_is_that_of_the_file(tmp_path: Path) -> None:
     killed(start(tmp_path, *killer("Kill", BATCH, 30, None)))
     run = find_run("last", tmp_path)
@@ -183,6 +190,7 @@ def test_weights_of_another_number_of_classes(
     assert head
 
 
+@pytest.mark.slow
 def test_batch_size_that_was_found_is_the_one_recorded(tmp_path: Path) -> None:
     finder = "lightning.pytorch.callbacks.BatchSizeFinder"
     own = (f"--trainer.callbacks+={finder}", "--trainer.callbacks.max_trials=3")
@@ -195,6 +203,7 @@ def test_batch_size_that_was_found_is_the_one_recorded(tmp_path: Path) -> None:
     assert resume(tmp_path, "--trainer.max_epochs", "4").record["step"] == 4 * (1294 // 64)
 
 
+@pytest.mark.slow
 def test_plateau_sees_the_epoch_in_which_a_run_was_resumed(tmp_path: Path) -> None:
     plateau = (
         *("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
