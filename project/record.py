@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only
 import project
 from project import report
 from project.endings import Preempted, lost_rank
-from project.mistakes import Meaning, meaning
+from project.mistakes import Meaning, RunFailed, UserError, meaning
 from project.request import HOME, Request
 from project.runs import CONFIG, DIFF, RECORD, process_began
 
@@ -185,8 +185,10 @@ class RunRecord(Callback):
         if self.record.get("state") != "running":
             return
         if isinstance(reason, BaseException):
-            kind, said = type(reason).__name__, str(reason).strip().splitlines()
-            reason = (meaning(reason) or f"{kind}: {said[-1] if said else ''}").splitlines()[0]
+            kind, said = type(reason).__name__, str(reason).strip().splitlines() or [""]
+            # Messages of ours begin with what happened; those of libraries end with it.
+            line = said[0] if isinstance(reason, UserError | RunFailed) else said[-1]
+            reason = (meaning(reason) or f"{kind}: {line}").splitlines()[0]
         self.end("failed", error=reason.removesuffix(": "))
 
     @rank_zero_only

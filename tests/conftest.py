@@ -60,8 +60,8 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run of the digits recipe, two epochs; tests leave it as they found it."""
     home = tmp_path_factory.mktemp("digits_run")
     root = home / "logs"
-    args = ["--trainer.max_epochs", "2", "--trainer.default_root_dir", str(root)]
-    assert main(["fit", *args]) == 0
+    small = ["--trainer.max_epochs", "2", "--model.net.hidden_dim", "8"]
+    assert main(["fit", *small, "--trainer.default_root_dir", str(root)]) == 0
     return find_run("last", root)
 
 

@@ -156,7 +156,9 @@ def test_settings_named_in_prose_exist(workdir: Path, capsys: pytest.CaptureFixt
     config = yaml.safe_load(capsys.readouterr().out)
     for name in sorted(named):
         if "." not in name:
-            assert name.removeprefix("--") in config or any(f" {name}" in text for text in helptext.SETTINGS.values()), name
+            assert name.removeprefix("--") in config or any(
+                f" {name}" in text for text in helptext.SETTINGS.values()
+            ), name
             continue
         found: Any = config
         for key in name.removeprefix("--").split("."):

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from project.cli import main
 from project.runs import Run, find_run, load_run
 
-SHORT = ["--trainer.max_epochs", "2"]
+SHORT = ["--trainer.max_epochs", "2", "--model.net.hidden_dim", "8"]
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:

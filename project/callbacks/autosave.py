@@ -5,31 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 
+from project.callbacks.resumable import save_resumable
+
 _FILE = "autosave.ckpt"
-
-
-def save_resumable(trainer: L.Trainer, file: Path | str) -> None:
-    """Save a checkpoint from which the run goes on exactly; all processes have to call it.
-
-    For hooks at the end of a batch, in training and in validation; a validation that is interrupted
-    is done again from its beginning. Call it after all other callbacks: those that derive from
-    ``lightning.pytorch.callbacks.Checkpoint`` come last. ``ExactResume`` must be among them.
-
-    Args:
-        trainer: In ``fit``.
-        file: Where to.
-    """
-    averaging = [c for c in _callbacks(trainer) if isinstance(c, WeightAveraging)]
-    # In a validation the module holds the averaged weights, and they hold the module's.
-    swapped = [c for c in averaging if trainer.validating and c._average_model is not None]
-    for callback in swapped:
-        callback._swap_models(trainer.lightning_module)
-    trainer.save_checkpoint(file, weights_only=False)  # None would be talked about
-    for callback in swapped:
-        callback._swap_models(trainer.lightning_module)
 
 
 class Autosave(Checkpoint):
@@ -125,11 +106,6 @@ class Autosave(Checkpoint):
         over, left = trainer.strategy.broadcast((seconds >= wanted, left))
         self._ask_at = step + max(1, left)
         return bool(over)
-
-
-def _callbacks(trainer: L.Trainer) -> list[Callback]:
-    found: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return found
 
 
 def _validation_follows(trainer: L.Trainer) -> bool:

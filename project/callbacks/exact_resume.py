@@ -12,7 +12,6 @@ from torch import Tensor
 
 from project.callbacks.place import Place, find_place, go_on, write_place
 from project.callbacks.rank_state import State, gather, load_rank_state, rank_state, set_rng_state
-from project.callbacks.run_logger import TensorBoard
 
 _KEY = "exact_resume"
 
@@ -138,10 +137,11 @@ def _callbacks(trainer: L.Trainer) -> list[Callback]:
     return found
 
 
-def _boards(trainer: L.Trainer) -> list[TensorBoard]:
+def _boards(trainer: L.Trainer) -> list[Any]:
+    """The loggers that can go back to an earlier step."""
     if not trainer.is_global_zero:
         return []
-    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoard)]
+    return [logger for logger in trainer.loggers if hasattr(logger, "rewind")]
 
 
 def _has_stopped(callback: Callback) -> bool:

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor, distributed
 
 from project import endings
-from project.callbacks.autosave import save_resumable
+from project.callbacks.resumable import save_resumable
 from project.endings import Preempted
 
 Vote = tuple[Tensor, "distributed.Work"]

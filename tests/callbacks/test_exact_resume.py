@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from project.callbacks import Autosave, ExactResume, TensorBoard
-from project.callbacks.autosave import save_resumable
 from project.callbacks.rank_state import rng_state, set_rng_state
+from project.callbacks.resumable import save_resumable
 
 
 class Resumable(DataLoader):

@@ -5,7 +5,7 @@ import signal
 
 from lightning.pytorch.callbacks import Checkpoint
 
-from project.callbacks.autosave import save_resumable
+from project.callbacks.resumable import save_resumable
 
 
 class Kill(Checkpoint):

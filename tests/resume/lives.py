@@ -18,7 +18,7 @@ from project.runs import Run, find_run
 SETTINGS = (
     *("--trainer.max_epochs", "3", "--trainer.log_every_n_steps", "2"),
     *("--data.batch_size", "107", "--data.eval_batch_size", "60", "--data.shift", "1"),
-    *("--model.net.dropout", "0.2"),
+    *("--model.net.dropout", "0.2", "--model.net.hidden_dim", "8"),
 )
 
 
