@@ -29,10 +29,10 @@ tensorboard: $(READY) ## Look at the curves of all runs in logs/, at http://127.
 	$(BIN)/python -m tensorboard.main --logdir logs --host 127.0.0.1
 
 test: $(READY) ## Run the fast tests: under a minute, offline
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(READY) $(NOTEBOOKS_READY) ## Run the fast and the slow tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m slow
 
 soak: $(READY) ## Run the tests that repeat one thing for many minutes
