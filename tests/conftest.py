@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -25,6 +26,13 @@ from project.runs import Run, find_run
 def one_thread() -> None:
     """Compute with one thread, also where OMP_NUM_THREADS came too late."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_of_a_terminal() -> None:
+    """Listen to SIGHUP, here and in commands that tests start, also where nohup started the tests."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
