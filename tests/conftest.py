@@ -30,7 +30,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def signals_of_a_terminal() -> None:
-    """Listen to SIGHUP, here and in commands that tests start, also where nohup started the tests."""
+    """Listen to SIGHUP, here and in the commands that tests start, even under nohup."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
