@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 Start = Callable[..., Any]
 DDP = ["--config", "configs/presets/ddp_cpu.yaml"]
-EPOCHS = ["--trainer.max_epochs", "2"]
+EPOCHS = ["--trainer.max_epochs", "2", "--model.net.hidden_dim", "8"]
 LIMIT = 10.0  # seconds
 
 
