@@ -228,6 +228,7 @@ def test_small_shared_memory_is_named(start: Start) -> None:
         pytest.skip("mounting is not allowed here")
     command = ["unshare", "-m", "sh", "-c", f'{mount}; exec "$@"', "sh"]
     args = ["--data.num_workers", "2", "--data.image_size", "512", "--data.batch_size", "16"]
+    args += ["--model.net.hidden_dim", "4"]
     ended = start(
         *args, command=[*command, sys.executable, "-m", "project", "fit"], slow=False
     ).end()
