@@ -98,19 +98,3 @@ def _steps(pickled: bytes) -> int:
             if words[-2:-1] == ["global_step"] and isinstance(words[-1], int):
                 return words[-1]
     return -1
-
-
-def newest_intact(folder: Path | str) -> Path | None:
-    """Return the checkpoint of a folder that was written last, passing over damaged ones.
-
-    Args:
-        folder: Where the ``*.ckpt`` files are; links to one count as the file they lead to.
-    """
-    found = []
-    for file in Path(folder).glob("*.ckpt"):
-        try:
-            if file.is_file() and not file.name.startswith("."):
-                found.append((file.stat().st_mtime_ns, file.name, file))
-        except OSError:  # removed just now
-            continue
-    return next((file for *_, file in sorted(found, reverse=True) if is_intact(file)), None)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from project.checkpoints import is_intact, newest_intact
+from project.checkpoints import is_intact
+from project.runs import Run
 
 
 def save(file, step=1, size=1000):
@@ -102,34 +103,12 @@ def test_starts_without_torch():
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
 
 
-def test_the_newest_is_the_one_written_last(tmp_path):
-    for age, name in ((20, "b.ckpt"), (10, "a.ckpt"), (30, "last.ckpt")):
-        set_age(save(tmp_path / name), age)
-    assert newest_intact(tmp_path) == tmp_path / "a.ckpt"
-
-
-def test_damaged_files_are_passed_over(tmp_path):
-    good, bad = save(tmp_path / "a.ckpt"), save(tmp_path / "last.ckpt")
-    set_age(good, 60)
-    bad.write_bytes(bad.read_bytes()[:-100])
-    assert newest_intact(tmp_path) == good
-
-
 def test_links_lead_to_their_file_and_those_to_nothing_are_passed_over(tmp_path):
-    set_age(save(tmp_path / "a.ckpt"), 60)
-    os.symlink("gone.ckpt", tmp_path / "dangling.ckpt")
-    os.symlink("self.ckpt", tmp_path / "self.ckpt")
-    assert newest_intact(tmp_path) == tmp_path / "a.ckpt"
-    os.symlink("a.ckpt", tmp_path / "last.ckpt")
-    assert newest_intact(str(tmp_path)).resolve() == (tmp_path / "a.ckpt").resolve()
-
-
-def test_hidden_and_other_files_are_no_checkpoints(tmp_path):
-    save(tmp_path / ".a.ckpt")
-    save(tmp_path / ".saving-00000000-1-0-host.part")
-    (tmp_path / "folder.ckpt").mkdir()
-    assert newest_intact(tmp_path) is None
-
-
-def test_no_folder_has_no_newest(tmp_path):
-    assert newest_intact(tmp_path / "missing") is None
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    torch.save({"global_step": 3}, folder / "a.ckpt")
+    os.symlink("gone.ckpt", folder / "dangling.ckpt")
+    os.symlink("self.ckpt", folder / "self.ckpt")
+    assert Run(tmp_path).newest_intact() == folder / "a.ckpt"
+    os.symlink("a.ckpt", folder / "last.ckpt")
+    assert Run(tmp_path).newest_intact().resolve() == (folder / "a.ckpt").resolve()
