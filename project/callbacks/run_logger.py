@@ -1,9 +1,11 @@
 """TensorBoard in the run's folder, every point of a curve once, whatever the run went through."""
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger as FabricTensorBoardLogger
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -42,6 +44,14 @@ class TensorBoard(TensorBoardLogger):
         )
         self._newest: dict[str, tuple[int | None, float]] = {}  # of every scalar
         self._kept: set[tuple[str, int]] = set()  # what is in the files of a run before its resume
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:  # noqa: ANN401
+        """The writer; its file's name sorts after those of the run's earlier lives."""
+        if self._experiment is None:
+            _wait_for_a_later_name(self.log_dir)
+        return super().experiment
 
     @rank_zero_only
     def save(self) -> None:
@@ -98,6 +108,13 @@ class TensorBoard(TensorBoardLogger):
             if event.HasField("summary"):
                 writer.add_event(event, walltime=event.wall_time)
         self.save()
+
+
+def _wait_for_a_later_name(folder: str) -> None:
+    """Let the second of the newest event file pass: names begin with it, and readers go by them."""
+    stamps = [int(f.name.split(".")[3]) for f in _event_files(folder) if f.name.count(".") > 3]
+    end = min(max(stamps, default=0) + 1, time.time() + 2)  # another machine's clock may be ahead
+    time.sleep(max(0.0, end - time.time()))
 
 
 def _event_files(folder: str) -> list[Path]:

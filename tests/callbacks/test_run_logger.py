@@ -1,3 +1,5 @@
+import time
+
 from project.callbacks import TensorBoard
 
 
@@ -17,3 +19,13 @@ def test_no_placeholder_metric(make_trainer, make_module, data, tmp_path, read_e
 
     make_trainer(logger=TensorBoard(str(tmp_path))).fit(Logged(), data)
     assert "hp_metric" not in read_events().Tags()["scalars"]
+
+
+def test_the_file_of_a_later_life_sorts_after_those_before_it(tmp_path):
+    now = int(time.time())
+    before = tmp_path / f"events.out.tfevents.{now}.zzz.99999999.0"
+    before.touch()
+    TensorBoard(str(tmp_path)).log_metrics({"a": 1.0}, 0)
+    names = sorted(file.name for file in tmp_path.glob("events.out.tfevents.*"))
+    assert names[0] == before.name
+    assert len(names) == 2
