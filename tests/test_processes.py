@@ -108,6 +108,8 @@ if __name__ == "__main__":
     if trainer.is_global_zero:
         with open(f"curve-{processes}.json", "w") as file:
             json.dump(curve.losses, file)
+if torch.distributed.is_initialized():  # else its threads may outlive the interpreter
+    torch.distributed.destroy_process_group()
 """
 
 
