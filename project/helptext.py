@@ -17,6 +17,8 @@ lightning fit: train a model, then test its best checkpoint
 What people set (any setting of a YAML can be given as --a.b.c VALUE, and then beats the YAML):
   --config FILE                       recipe or preset; repeat it to stack, later ones win
   --experiment NAME                   folder of the run below logs/; default: the recipe's name
+  --resume RUN|last                   go on with a run where it stopped, in the same folder
+  --init_from RUN|FILE                begin a new run with the weights of another
   --seed_everything N                 seed of weights, order and augmentation
   --trainer.max_epochs N              passes over the training split
   --trainer.max_time DD:HH:MM:SS      stop after so long
@@ -34,6 +36,8 @@ What people set (any setting of a YAML can be given as --a.b.c VALUE, and then b
   --model.scheduler CLASS             e.g. torch.optim.lr_scheduler.StepLR, or null
   --checkpoint.monitor NAME           the metric that decides which checkpoint is best
   --early_stopping.patience N         epochs without progress; --early_stopping null: never
+  --autosave.every_n_minutes N        checkpoint to resume from, kept apart from the best ones
+  --finite_guard null                 do not stop at the first NaN or Inf
   --print_config                      show every setting and stop
   --help-all                          list every setting there is
 """

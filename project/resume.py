@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from project.mistakes import UserError
 from project.runs import Run
@@ -36,26 +35,6 @@ def already_done(run: Run, trainer: dict[str, Any], changed: bool) -> str | None
             "raise --early_stopping.patience, or --early_stopping null."
         )
     return None
-
-
-def refuse_old_scores(key: str, callback: object) -> None:
-    """Refuse to choose checkpoints by a score that is not theirs.
-
-    Args:
-        key: Where the callback stands in the configuration.
-        callback: Any; ModelCheckpoint is looked at.
-
-    Raises:
-        UserError: If it would save between two validations.
-    """
-    if not isinstance(callback, ModelCheckpoint) or not str(callback.monitor).startswith("val/"):
-        return
-    if callback._every_n_train_steps or callback._train_time_interval:
-        raise UserError(
-            f"{key} would save between validations, under the {callback.monitor} of an older one.\n"
-            "To save more often: --autosave.every_n_steps N; to choose the best more often: "
-            "--trainer.val_check_interval N"
-        )
 
 
 def load_weights(model: LightningModule, file: Path) -> list[str]:

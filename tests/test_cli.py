@@ -62,7 +62,9 @@ def test_every_setting_of_the_short_help_exists(capsys: pytest.CaptureFixture[st
     everything = capsys.readouterr().out
     shown = set(re.findall(r"^  (--[a-z_.]+)", helptext.FIT, re.MULTILINE)) - {"--help-all"}
     classes = {
-        name for name in shown if re.match(r"--(data|model|checkpoint|early_stopping)\.", name)
+        name
+        for name in shown
+        if re.match(r"--(data|model|checkpoint|early_stopping|autosave)\.", name)
     }
     for name in shown - classes:
         assert f"{name} " in everything or f"{name}\n" in everything, name
@@ -74,7 +76,7 @@ def test_every_setting_of_the_short_help_exists(capsys: pytest.CaptureFixture[st
         "net": "project.models.ConvNet",
     }
     given |= {"optimizer": "torch.optim.SGD", "scheduler": "null", "hidden_dims": "[8]"}
-    given |= {"monitor": "val/acc", "patience": "3"}
+    given |= {"monitor": "val/acc", "patience": "3", "every_n_minutes": "5"}
     config = ["--config", str(CONFIGS / "mnist.yaml")]
     for name in classes:
         value = given[name.rsplit(".", 1)[-1]]
