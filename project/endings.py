@@ -1,5 +1,6 @@
 """How a process ends before its work is done: told to by a signal, or because another one died."""
 
+import atexit
 import contextlib
 import os
 import signal
@@ -193,6 +194,15 @@ def keep_lightning_out(trainer: Any) -> None:  # noqa: ANN401
     trainer._signal_connector.register_signal_handlers = lambda: None
     launcher = import_module("lightning.pytorch.strategies.launchers.subprocess_script")
     launcher._launch_process_observer = watch_ranks  # type: ignore[attr-defined]
+    atexit.unregister(_close_group)
+    atexit.register(_close_group)
+
+
+def _close_group() -> None:
+    # Lightning does for NCCL only. A thread of gloo's that outlives the interpreter aborts it.
+    distributed = import_module("torch.distributed")
+    if distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
 
 
 def watch_ranks(ranks: Sequence[subprocess.Popen[bytes]]) -> None:

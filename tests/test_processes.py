@@ -77,6 +77,8 @@ if __name__ == "__main__":
     found["seen"] = watch.seen
     with open(f"rank-{trainer.global_rank}-of-{processes}.json", "w") as file:
         json.dump(found, file)
+if torch.distributed.is_initialized():  # else its threads may outlive the interpreter
+    torch.distributed.destroy_process_group()
 """
 
 TRAIN = """
@@ -215,6 +217,25 @@ def test_a_training_follows_the_same_curve_on_two_processes(workdir: Path) -> No
     assert len(alone) == 25  # an epoch has 20
     assert alone[-1] < 0.8 * alone[0]
     assert together == pytest.approx(alone, abs=1e-4)
+
+
+GROUP = """
+import atexit
+from types import SimpleNamespace
+import torch
+from project.endings import keep_lightning_out
+
+open_group = torch.distributed.is_initialized
+atexit.register(lambda: print("open" if open_group() else "closed"))  # runs after those that follow
+torch.distributed.init_process_group("gloo", "file://{file}", rank=0, world_size=1)
+keep_lightning_out(SimpleNamespace(_signal_connector=SimpleNamespace()))
+print("open" if open_group() else "closed")
+"""
+
+
+def test_the_command_closes_its_process_group_at_the_end(workdir: Path) -> None:
+    (workdir / "group.py").write_text(GROUP.format(file=workdir / "group"))
+    assert execute(workdir, "group.py").split() == ["open", "closed"]
 
 
 def test_help_says_that_batch_size_is_per_process() -> None:

@@ -506,6 +506,8 @@ try:
 except UserError as error:
     print("told:", error)
     sys.exit(2)
+finally:  # else gloo's threads may outlive the interpreter, which aborts it
+    torch.distributed.destroy_process_group()
 """
 
 

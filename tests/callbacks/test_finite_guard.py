@@ -362,7 +362,10 @@ if __name__ == "__main__":
     loader = DataLoader(data, batch_size=8, sampler=EvalSampler(64))
     trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, callbacks=[FiniteGuard()])
-    trainer.fit(Module(), loader)
+    try:
+        trainer.fit(Module(), loader)
+    finally:  # else gloo's threads may outlive the interpreter, which aborts it
+        torch.distributed.destroy_process_group()
 """
 
 
