@@ -8,7 +8,8 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from project.data.download import download, missing
-from project.data.images import ImageDataModule, check_at_least
+from project.data.images import ImageDataModule
+from project.data.loading import check_at_least
 
 
 class CIFAR10DataModule(ImageDataModule):

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from project.data.images import ImageDataModule, check_at_least
+from project.data.images import ImageDataModule
+from project.data.loading import check_at_least
 
 
 class DigitsDataModule(ImageDataModule):

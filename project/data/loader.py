@@ -69,16 +69,19 @@ class EpochSampler(_ShardedSampler):
         self.batch_size, self.seed, self.drop_last = batch_size, seed, drop_last
         # Samples of this process to leave out, because they were trained on before a resume.
         self.start = 0
+        # Whether to yield (epoch, index), for a data set whose workers have to know the epoch.
+        self.with_epoch = False
 
     def __len__(self) -> int:
         _, world = self.place()
         full = self.length // (self.batch_size * world) * self.batch_size
         return full if self.drop_last and full else -(-self.length // world)
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         rank, world = self.place()
         mine = self.order(self.epoch)[torch.arange(rank, len(self) * world, world) % self.length]
-        return iter(mine[self.start :].tolist())
+        rows = mine[self.start :].tolist()
+        return iter([(self.epoch, row) for row in rows] if self.with_epoch else rows)
 
     def order(self, epoch: int) -> Tensor:
         """Return the order of all samples in an epoch, ``(length,)``."""

@@ -6,7 +6,8 @@ from torch import Tensor
 from torchvision.datasets import MNIST  # type: ignore[import-untyped]
 
 from project.data import idx
-from project.data.images import ImageDataModule, check_at_least
+from project.data.images import ImageDataModule
+from project.data.loading import check_at_least
 
 
 class MNISTDataModule(ImageDataModule):

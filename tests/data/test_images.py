@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from project.data.images import ImageDataModule, ImageDataset, as_is, resize
+from project.data.images import ImageDataModule, ImageDataset
 from project.data.loader import EvalSampler
+from project.data.loading import as_is, resize
 from project.data.split import stratified_split
 from project.mistakes import UserError
 
