@@ -24,6 +24,20 @@ def accepted(class_path: str) -> dict[str, Any]:
     return {key: defaults.get(key) for key in names}
 
 
+def keep_found(settings: Any, data: object) -> None:  # noqa: ANN401
+    """Note in the settings of a data module what it has found out where the user left it open.
+
+    So that a later command on the run goes by the classes that were trained, whatever there is now.
+
+    Args:
+        settings: Its ``class_path`` with ``init_args``; changed in place.
+        data: The data module; its attribute ``found``, if it has one, names these settings.
+    """
+    for name in getattr(data, "found", ()):
+        if settings.init_args.get(name) in (None, "auto"):
+            settings.init_args[name] = getattr(data, name)
+
+
 def fill_from_data(settings: Any, key: str, data: object, typed: Collection[str]) -> None:  # noqa: ANN401
     """Give a task or a network the numbers that the data knows and the user left out.
 

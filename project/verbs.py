@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from project import endings, quiet, report, watchers
-from project.from_data import fill_from_data
+from project.from_data import fill_from_data, keep_found
 from project.mistakes import UserError, innermost
 from project.parser import Parser, namespace, parse, substitute
 from project.record import RunRecord
@@ -171,6 +171,7 @@ class Command(LightningCLI):
             only_data = namespace({self.request.verb: namespace({"data": self.settings.data})})
             self.datamodule = self.parser.instantiate_classes(only_data)[self.request.verb].data
             del self.config_dump  # made while the numbers that follow were still open
+            keep_found(self.settings.data, self.datamodule)
             typed = self.request.typed
             fill_from_data(self.settings.model, "model", self.datamodule, typed)
             net = (self.settings.model.get("init_args") or {}).get("net")
@@ -234,7 +235,10 @@ class Command(LightningCLI):
             model, datamodule=datamodule, ckpt_path=self.request.ckpt_path, weights_only=True
         )
         scores: dict[str, float] = dict(self.record.scores) if self.record else {}
-        if self.trainer.limit_test_batches:
+        has_test = getattr(datamodule, "has_test", True)
+        if self.trainer.limit_test_batches and not has_test:
+            report.say("Test   none: the data have no test split")
+        elif self.trainer.limit_test_batches:
             best = getattr(self._best_keeper(), "best_model_path", "") or None
             for tested in self.trainer.test(
                 model, datamodule=datamodule, ckpt_path=best, weights_only=True, verbose=False

@@ -196,6 +196,33 @@ def test_nothing_on_stderr_when_a_run_is_used(
     assert capfd.readouterr().err == ""
 
 
+FINDER = """
+from project.data import DigitsDataModule
+
+class Finder(DigitsDataModule):
+    found = ("labelled_by", "image_size")
+    has_test = False
+
+    def __init__(self, labelled_by: str | None = None, image_size: int | None = None):
+        super().__init__(image_size=image_size)
+        self.labelled_by = labelled_by or "what was found"
+"""
+
+
+def test_what_the_data_module_finds_is_kept_and_without_a_test_split_there_is_no_test(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workdir / "finder.py").write_text(FINDER)
+    monkeypatch.syspath_prepend(workdir)
+    short = ["--trainer.max_epochs", "1", "--data.image_size", "9"]
+    assert main(["fit", "--data", "finder.Finder", *short]) == 0
+    run = find_run("last")
+    settings = yaml.safe_load(run.config.read_text())["data"]["init_args"]
+    assert settings == {"labelled_by": "what was found", "image_size": 9}
+    assert "none: the data have no test split" in capsys.readouterr().out
+    assert "test/acc" not in run.record["scores"]
+
+
 def test_mode_follows_the_monitor() -> None:
     assert main(["fit", *SHORT, "--checkpoint.monitor", "val/loss"]) == 0
     run = find_run("last")
