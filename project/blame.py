@@ -13,6 +13,8 @@ from project.mistakes import RunFailed, UserError, innermost
 _FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _NAMES = r"(?:['\"]|value: |path but )([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)"
 
+_OTHER_CLASSES = re.compile(r"The parameter 'num_classes' expected value (\d+) but got (\d+)")
+
 
 def broken_import(message: str) -> str | None:
     """Return which line of a file of the user's cannot be imported, if that is what went wrong.
@@ -58,6 +60,13 @@ def judge(wrapped: BaseException) -> Exception:
         A ``UserError``, or the error itself, whose traceback is then shown.
     """
     error = _origin(wrapped)
+    if found := _OTHER_CLASSES.match(str(error)):
+        return UserError(
+            f"torchvision's weights are for {found[1]} classes, the data have {found[2]}.\n"
+            "For a new last layer: --model.net project.models.TorchvisionNet "
+            "--model.net.name NAME --model.net.weights DEFAULT,\n"
+            "where NAME is what you gave as torchvision.models.NAME."
+        )
     if isinstance(error, UserError | RunFailed):
         return error
     if isinstance(error, ImportError):
@@ -70,12 +79,27 @@ def judge(wrapped: BaseException) -> Exception:
     if last is None or "jsonargparse" in last.tb_frame.f_code.co_filename:
         # Of several types that were tried, the first failure is the cause; the text has them all.
         return UserError(innermost(str(wrapped)))
-    code = last.tb_frame.f_code
-    owner = last.tb_frame.f_locals.get("self")
-    raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    if raised and code.co_name == "__init__" and owner is not None:
-        return UserError(f"{type(owner).__module__}.{type(owner).__qualname__}: {error}")
+    owner = _refusing(error.__traceback__)
+    if owner is not None:
+        return UserError(f"{owner.__module__}.{owner.__qualname__}: {error}")
     return UserError(place_of(error) or str(error))
+
+
+def _refusing(trace: TracebackType | None) -> type | None:
+    """Return the class whose constructor raised, itself or in a function that it calls to check."""
+    frames: list[TracebackType] = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    code = frames[-1].tb_frame.f_code
+    if code.co_code[frames[-1].tb_lasti] != dis.opmap["RAISE_VARARGS"]:
+        return None
+    own = not code.co_filename.startswith((*_FOREIGN, "<"))
+    for frame in reversed(frames[-2:] if own else frames[-1:]):
+        owner = frame.tb_frame.f_locals.get("self")
+        if frame.tb_frame.f_code.co_name == "__init__" and owner is not None:
+            return type(owner)
+    return None
 
 
 def _origin(error: BaseException) -> Exception:

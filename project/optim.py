@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+BACKBONE = "backbone_"  # how the names of its groups begin
 # Settings that stand in an optimizer's groups and that nothing but the user changes.
 SETTINGS = (
     *("initial_lr", "max_lr", "min_lr", "weight_decay", "momentum", "betas", "eps"),
@@ -101,30 +103,34 @@ def refresh(scheduler: LRScheduler) -> None:
     scheduler._step_count = count
 
 
-def parameter_groups(net: nn.Module) -> list[dict[str, Any]]:
+def parameter_groups(net: nn.Module, backbone: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
     """Split trainable parameters into those with weight decay and those without.
 
     Biases and normalisation layers are not decayed ("Bag of Tricks", https://arxiv.org/abs/1812.01187,
     section 3.1). Shared parameters appear once, frozen ones not at all, an empty group is left out.
+
+    Args:
+        net: The network.
+        backbone: Those of its parameters that get groups of their own, after those of the head.
     """
+    apart = {id(parameter) for parameter in backbone}
     norms = {
         id(parameter)
         for module in net.modules()
         if isinstance(module, NORMS)
         for parameter in module.parameters(recurse=False)
     }
-    decay: list[nn.Parameter] = []
-    no_decay: list[nn.Parameter] = []
+    # The names are those of the learning rates' curves, e.g. lr-AdamW/decay.
+    groups: dict[str, dict[str, Any]] = {}
+    for part in ("head_", BACKBONE) if apart else ("",):
+        groups[f"{part}decay"] = {"params": []}
+        groups[f"{part}no_decay"] = {"params": [], "weight_decay": 0.0}
     for parameter in net.parameters():
         if parameter.requires_grad:
+            part = BACKBONE if id(parameter) in apart else "head_" if apart else ""
             plain = parameter.ndim < 2 or id(parameter) in norms
-            (no_decay if plain else decay).append(parameter)
-    # The names are those of the learning rates' curves, e.g. lr-AdamW/decay.
-    groups: list[dict[str, Any]] = [
-        {"params": decay, "name": "decay"},
-        {"params": no_decay, "name": "no_decay", "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+            groups[f"{part}{'no_decay' if plain else 'decay'}"]["params"].append(parameter)
+    return [{**group, "name": name} for name, group in groups.items() if group["params"]]
 
 
 def linear_scale(global_batch: int, reference: int) -> float:

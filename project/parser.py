@@ -30,6 +30,13 @@ class Parser(LightningArgumentParser):
         """Add a function's arguments; those in ``FROM_DATA`` need not be given."""
         return self._relaxed(super().add_function_arguments(*args, **kwargs), args[0])
 
+    def parse_args(self, args: Any = None, *more: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]  # noqa: ANN401
+        """Parse; a null for a class within a class, which arrives here as None, stays a null."""
+        if args and len(args) == 1 and args[0].endswith("=None"):
+            args = [args[0].removesuffix("None") + "null"]
+        found: Namespace = super().parse_args(args, *more, **kwargs)
+        return found
+
     def _relaxed(self, added: list[str], owner: type) -> list[str]:
         self.owner = _shortest(owner)
         for action in self._actions:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
@@ -13,6 +13,7 @@ from rich.table import Table
 from project.request import Request
 
 MAX_CLASSES = 20  # more would not fit a screen
+WORST = 10  # of them are shown then
 
 
 def show_start(trainer: Trainer, model: LightningModule, run_dir: Path) -> None:
@@ -88,27 +89,39 @@ def show_scores(results: Iterable[Mapping[str, float]], model: LightningModule) 
         for name, value in scores.items():
             table.add_row(name, f"{value:.4f}")
     _print(table)
-    names = getattr(model, "class_names", None)
-    figures = getattr(model, "per_class", None)
-    if figures is None or not names or len(names) > MAX_CLASSES:
+    _show_classes(model)
+
+
+def _show_classes(model: LightningModule, of: str = "") -> None:
+    """Print figures of every class, where the task has them; of many classes, the worst."""
+    names, task = getattr(model, "class_names", None), cast("Any", model)
+    if not names or getattr(model, "confusion_matrix", None) is None:
         return
-    found = figures()
-    table = Table("class", "precision", "recall", "f1", "samples")
-    for row, name in enumerate(names):
+    found, rows = task.per_class(), range(len(names))
+    if len(names) > MAX_CLASSES:
+        rows = task.worst_classes(WORST)
+        _print(f"The {len(rows)} of {len(names)} classes of which the smallest shares were found")
+    table = Table(f"class{of}", "precision", "recall", "f1", "samples")
+    for row in rows:
         values = (found.precision[row], found.recall[row], found.f1[row])
         shown = ("n/a" if math.isnan(value) else f"{value:.4f}" for value in map(float, values))
-        table.add_row(name, *shown, str(int(found.support[row])))
+        table.add_row(names[row], *shown, str(int(found.support[row])))
     _print(table)
 
 
 def show_fit(
-    scores: dict[str, float], trainer: Trainer, seconds: float, run_dir: Path | None
+    scores: dict[str, float],
+    trainer: Trainer,
+    model: LightningModule,
+    seconds: float,
+    run_dir: Path | None,
 ) -> None:
     """Print how a training went and the commands that follow.
 
     Args:
         scores: ``val/…`` of the best checkpoint and ``test/…``.
         trainer: The trainer, after the test.
+        model: The task, which has the figures of the classes.
         seconds: Wall time since the command began.
         run_dir: The run's folder; None when nothing was kept.
     """
@@ -121,6 +134,8 @@ def show_fit(
             row = (scores.get(f"{split}/{name}") for split in ("val", "test"))
             table.add_row(name, *("" if value is None else f"{value:.4f}" for value in row))
         _print(table)
+        was_tested = any(key.startswith("test/") for key in scores)
+        _show_classes(model, " (test)" if was_tested else " (last validation)")
     _print(f"{trainer.current_epoch} epochs, {trainer.global_step} steps, {seconds:.0f} s")
     if run_dir is None:
         _print("Nothing was kept: a trial run (fast_dev_run).")

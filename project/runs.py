@@ -247,13 +247,16 @@ def load_run(
     """
     import yaml
 
+    from project.pretrained import left_out
+
     found = find_run(run, root)
     file = found.checkpoint(ckpt_path) if ckpt_path in ("best", "last") else Path(ckpt_path)
     check_loadable(file)
     config = yaml.safe_load(found.config.read_text())
     # Lightning refuses classes that only a checkpoint names; the configuration is the user's own.
     task_class, data_class = (find_class(config[key]["class_path"]) for key in ("model", "data"))
-    task = task_class.load_from_checkpoint(file, map_location="cpu", weights_only=True)
+    with left_out():
+        task = task_class.load_from_checkpoint(file, map_location="cpu", weights_only=True)
     datamodule = data_class.load_from_checkpoint(file, map_location="cpu", weights_only=True)
     return LoadedRun(found, task.eval(), datamodule, file)
 

@@ -1,5 +1,6 @@
 """The verbs fit, validate, test and predict, from settings to a result: our LightningCLI."""
 
+import contextlib
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from project import endings, quiet, report, watchers
+from project import endings, pretrained, quiet, report, watchers
 from project.from_data import fill_from_data, keep_found
 from project.mistakes import UserError, innermost
 from project.parser import Parser, namespace, parse, substitute
@@ -182,7 +183,10 @@ class Command(LightningCLI):
                 watchers.check_something_is_trained(self.settings.trainer)
             config: Namespace = substitute(self.config.clone(), self._words())
             config[self.request.verb].data = None
-            self.config_init = self.parser.instantiate_classes(config)
+            # A checkpoint brings all weights: neither a network connection nor a file is needed.
+            has_weights = self.request.ckpt_path is not None
+            with pretrained.left_out() if has_weights else contextlib.nullcontext():
+                self.config_init = self.parser.instantiate_classes(config)
             self.model = self._get(self.config_init, "model")
             if self.request.verb == "fit":
                 blocks = {key: self._get(self.config_init, key) for key in keys}
@@ -246,7 +250,7 @@ class Command(LightningCLI):
                 scores |= tested
         if self.record:
             self.record.end("finished", scores=scores)
-        report.show_fit(scores, self.trainer, time.time() - self.began, self.run_dir)
+        report.show_fit(scores, self.trainer, model, time.time() - self.began, self.run_dir)
 
     def validate(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Evaluate a run's checkpoint on the validation split."""

@@ -119,3 +119,25 @@ def real_data(mnist_dir: Path, cifar_dir: Path) -> Path:
     """A ``data_dir`` with small files in the formats of MNIST, Fashion-MNIST and CIFAR-10."""
     shutil.copytree(mnist_dir / "MNIST", mnist_dir / "FashionMNIST")
     return mnist_dir
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder ``photos`` with a folder for each of two classes, 20 images of 12 x 16 in each.
+
+    Beside it, ``photos.csv`` names them and their classes.
+    """
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    lines = ["path,label"]
+    for label, name in enumerate(("leaf", "oak tree")):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for number in range(20):
+            pixels = random.integers(0, 128, (12, 16, 3), dtype=np.uint8)
+            pixels[:, :, label] += 127
+            Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+            lines.append(f"photos/{name}/{number:02d}.png,{name}")
+    (tmp_path / "photos.csv").write_text("\n".join(lines))
+    return tmp_path / "photos"

@@ -7,6 +7,7 @@ from project.callbacks.durable_checkpoints import DurableCheckpoints
 from project.callbacks.early_stopping import EarlyStopping
 from project.callbacks.exact_resume import ExactResume
 from project.callbacks.finite_guard import FiniteGuard
+from project.callbacks.freeze_backbone import FreezeBackbone
 from project.callbacks.hparams import HParams
 from project.callbacks.out_of_memory import OutOfMemoryAdvice
 from project.callbacks.overfit_check import OverfitCheck
@@ -15,6 +16,7 @@ from project.callbacks.prediction_writer import PredictionWriter
 from project.callbacks.preemption import PreemptionGuard
 from project.callbacks.progress import ProgressBar
 from project.callbacks.run_logger import TensorBoard
+from project.callbacks.training_images import TrainingImages
 
 __all__ = [
     "Autosave",
@@ -24,6 +26,7 @@ __all__ = [
     "EarlyStopping",
     "ExactResume",
     "FiniteGuard",
+    "FreezeBackbone",
     "HParams",
     "OutOfMemoryAdvice",
     "OverfitCheck",
@@ -32,4 +35,5 @@ __all__ = [
     "PreemptionGuard",
     "ProgressBar",
     "TensorBoard",
+    "TrainingImages",
 ]

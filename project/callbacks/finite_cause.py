@@ -122,6 +122,8 @@ def _samples(trainer: L.Trainer, batch: list[Any], positions: list[int]) -> str:
         return f"{_some(positions)} of the batch, counted from 0"
     samples = index[positions].tolist()
     dataset = getattr(trainer.train_dataloader, "dataset", None)
+    if name := getattr(dataset, "file", None):  # the paths may be those of all splits
+        return _some(f"{sample} ({name(sample)})" for sample in samples)
     files = getattr(dataset, "paths", None) or getattr(dataset, "files", None)
     if files is None:
         return f"{_some(samples)} of the training split"

@@ -108,10 +108,11 @@ def _eval_mode(module: torch.nn.Module) -> Iterator[None]:
 def _cross_entropy(module: torch.nn.Module, batches: list[Any]) -> tuple[Tensor, int]:
     """Mean loss over all images in nats, and the number of classes."""
     total, count, num_classes = torch.tensor(0.0), 0, 0
-    for images, labels, *_ in batches:
-        logits = module(images)  # (B, num_classes)
+    for images, labels, *rest in batches:
+        masked = len(rest) > 1 and getattr(module, "takes_mask", False)
+        logits = module(images, rest[1]) if masked else module(images)  # (B, num_classes)
         total = total + F.cross_entropy(logits.float(), labels, reduction="sum").to(total.device)
-        count += int((labels >= 0).sum())
+        count += int((labels >= 0).sum()) if labels.ndim == 1 else len(labels)
         num_classes = logits.shape[1]
     return total / max(count, 1), num_classes
 

@@ -1,6 +1,5 @@
 """Pictures of what the network says about the first validation images."""
 
-import math
 from collections.abc import Sequence
 
 import lightning as L
@@ -9,26 +8,14 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.types import STEP_OUTPUT
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
-from project.callbacks.board import (
-    BLACK,
-    WHITE,
-    add_picture,
-    class_names,
-    fit_text,
-    font,
-    tensorboard_writer,
-)
-
-Channels = Sequence[float] | Tensor
+from project.callbacks.board import BLACK, add_picture, class_names, tensorboard_writer
+from project.callbacks.sheet import draw_sheet, name_of, to_pixels
 
 _RED = (200, 20, 20)
-_TEXT = 13
-_TILE = 112  # px; wide enough for a short class name below the image
-_LARGEST = 224
-_GAP = 8
 
 
 class PredictionImages(Callback):
@@ -92,7 +79,9 @@ class PredictionImages(Callback):
         writer = tensorboard_writer(trainer)
         if writer is None or not samples:
             return
-        images, labels, preds = (torch.cat(part).cpu() for part in zip(*samples, strict=True))
+        parts, *numbers = zip(*samples, strict=True)
+        images = _together(parts).cpu()
+        labels, preds = (torch.cat(part).cpu() for part in numbers)
         if len(images) == 0:
             return
         datamodule = getattr(trainer, "datamodule", None)
@@ -104,6 +93,13 @@ class PredictionImages(Callback):
         add_picture(writer, "val/predictions", picture, trainer.global_step)
 
 
+def _together(parts: Sequence[Tensor]) -> Tensor:
+    """Join images ``(B, C, H, W)`` of batches that may have been padded to different sizes."""
+    height, width = (max(part.shape[axis] for part in parts) for axis in (2, 3))
+    gaps = [(0, width - part.shape[3], 0, height - part.shape[2]) for part in parts]
+    return torch.cat([F.pad(part, gap) for part, gap in zip(parts, gaps, strict=True)])
+
+
 def _is_classification(outputs: object, batch: object) -> bool:
     """Whether it is ``(B, num_classes)`` for images ``(B, C, H, W)`` and labels ``(B,)``."""
     if not isinstance(outputs, Tensor) or not isinstance(batch, tuple | list) or len(batch) < 2:
@@ -111,29 +107,6 @@ def _is_classification(outputs: object, batch: object) -> bool:
     images, labels = batch[0], batch[1]
     is_pair = isinstance(images, Tensor) and isinstance(labels, Tensor)
     return is_pair and (images.ndim, labels.ndim, outputs.ndim) == (4, 1, 2)
-
-
-def to_pixels(
-    images: Tensor, mean: Channels | None = None, std: Channels | None = None
-) -> npt.NDArray[np.uint8]:
-    """Bytes ``(B, H, W, 3)`` for the eye, from normalised images ``(B, C, H, W)``.
-
-    Args:
-        images: float32, on the CPU.
-        mean: Per channel, what was subtracted; None to stretch each image to its own range.
-        std: Per channel, what was divided by.
-    """
-    if mean is not None and std is not None:
-        scale, shift = (torch.as_tensor(value).float().reshape(-1, 1, 1) for value in (std, mean))
-        images = images * scale + shift
-    else:
-        low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
-        images = (images - low) / (high - low).clamp_min(1e-8)
-    images = images.nan_to_num(0.0)
-    # Grey to RGB; of any other number of channels the first one stands for the image.
-    images = images if images.shape[1] == 3 else images[:, :1].expand(-1, 3, -1, -1)
-    pixels = (images * 255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
-    return np.asarray(pixels.contiguous().numpy())
 
 
 def draw_predictions(
@@ -147,33 +120,9 @@ def draw_predictions(
         preds: Predicted class of each image.
         names: Name of each class.
     """
-    width, height = _shown_size(pixels.shape[2], pixels.shape[1])
-    tile_width, tile_height = max(width, _TILE), height + 2 * (_TEXT + 4)
-    columns = math.ceil(math.sqrt(len(pixels)))
-    rows = -(-len(pixels) // columns)
-    size = (columns * (tile_width + _GAP) + _GAP, rows * (tile_height + _GAP) + _GAP)
-    sheet = Image.new("RGB", size, WHITE)
-    draw = ImageDraw.Draw(sheet)
-    for index, (label, pred) in enumerate(zip(labels, preds, strict=True)):
-        left = _GAP + index % columns * (tile_width + _GAP)
-        top = _GAP + index // columns * (tile_height + _GAP)
-        image = Image.fromarray(pixels[index]).resize((width, height), Image.Resampling.NEAREST)
-        sheet.paste(image, (left + (tile_width - width) // 2, top))
-        color = BLACK if label == pred else _RED
-        for line, text in enumerate((f"true {_name(names, label)}", f"pred {_name(names, pred)}")):
-            where = (left + tile_width // 2, top + height + 2 + line * (_TEXT + 3))
-            draw.text(where, fit_text(text, tile_width, _TEXT), color, font(_TEXT), anchor="ma")
-    return sheet
-
-
-def _shown_size(width: int, height: int) -> tuple[int, int]:
-    """Small images grow by a whole factor so that pixels stay square; large ones shrink."""
-    longest = max(width, height)
-    if longest > _LARGEST:
-        return max(1, width * _LARGEST // longest), max(1, height * _LARGEST // longest)
-    factor = max(1, _TILE // longest)
-    return width * factor, height * factor
-
-
-def _name(names: list[str], index: int) -> str:
-    return names[index] if index < len(names) else str(index)
+    captions = [
+        (f"true {name_of(names, label)}", f"pred {name_of(names, pred)}")
+        for label, pred in zip(labels, preds, strict=True)
+    ]
+    right = [label == pred for label, pred in zip(labels, preds, strict=True)]
+    return draw_sheet(pixels, captions, [BLACK if correct else _RED for correct in right])

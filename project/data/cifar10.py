@@ -9,7 +9,6 @@ from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from project.data.download import download, missing
 from project.data.images import ImageDataModule
-from project.data.loading import check_at_least
 
 
 class CIFAR10DataModule(ImageDataModule):
@@ -22,11 +21,7 @@ class CIFAR10DataModule(ImageDataModule):
         download: Get the files if they are not there.
         shift: Largest random shift of a training image in pixels, along both axes.
         flip: Mirror training images left to right, at random.
-        erase: Side in pixels of a square that is painted over every training image, 0 for none.
         kwargs: See :class:`ImageDataModule`.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
 
     class_names: ClassVar[list[str]] = [
@@ -53,13 +48,10 @@ class CIFAR10DataModule(ImageDataModule):
         download: bool = True,
         shift: int = 4,
         flip: bool = True,
-        erase: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        check_at_least(0, shift=shift, erase=erase)
+        super().__init__(shift=shift, flip=flip, **kwargs)
         self.data_dir, self.download = data_dir, download
-        self.shift, self.flip, self.erase = shift, flip, erase
 
     def prepare_data(self) -> None:
         """Download and unpack what is not there, on one process."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from project.data.images import ImageDataModule
-from project.data.loading import check_at_least
 
 
 class DigitsDataModule(ImageDataModule):
@@ -18,12 +17,7 @@ class DigitsDataModule(ImageDataModule):
     no version changes it.
 
     Args:
-        shift: Largest random shift of a training image in pixels, along both axes. At 8 x 8, 1 is a
-            lot.
-        kwargs: See :class:`ImageDataModule`.
-
-    Raises:
-        ValueError: If an argument is outside its range.
+        kwargs: See :class:`ImageDataModule`. At 8 x 8, a ``shift`` of 1 is a lot.
     """
 
     class_names: ClassVar[list[str]] = [str(digit) for digit in range(10)]
@@ -32,11 +26,11 @@ class DigitsDataModule(ImageDataModule):
     # Of the 1,437 images that are not in the test set, computed from them (a test repeats it).
     mean: ClassVar[tuple[float, ...]] = (0.3055,)
     std: ClassVar[tuple[float, ...]] = (0.3759,)
+    may_flip: ClassVar[bool] = False
+    fill: ClassVar[tuple[float, ...]] = (0.0,)  # the background is black
 
-    def __init__(self, shift: int = 0, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_at_least(0, shift=shift)
-        self.shift = shift
 
     def load(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the images; their 17 levels become 0 to 255, as in every image file."""

@@ -7,7 +7,6 @@ from torchvision.datasets import FashionMNIST  # type: ignore[import-untyped]
 
 from project.data import idx
 from project.data.images import ImageDataModule
-from project.data.loading import check_at_least
 
 
 class FashionMNISTDataModule(ImageDataModule):
@@ -17,12 +16,7 @@ class FashionMNISTDataModule(ImageDataModule):
         data_dir: Folder with ``FashionMNIST/raw``; the files may also lie in it directly, packed
             (.gz) or not.
         download: Get the files if they are not there.
-        shift: Largest random shift of a training image in pixels, along both axes.
-        flip: Mirror training images left to right, at random.
         kwargs: See :class:`ImageDataModule`.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
 
     class_names: ClassVar[list[str]] = [
@@ -42,18 +36,16 @@ class FashionMNISTDataModule(ImageDataModule):
     # Computed from the 60,000 training images; the exact values are 0.286041 and 0.353024.
     mean: ClassVar[tuple[float, ...]] = (0.2860,)
     std: ClassVar[tuple[float, ...]] = (0.3530,)
+    fill: ClassVar[tuple[float, ...]] = (0.0,)  # the background is black
 
     def __init__(
         self,
         data_dir: str = "data",
         download: bool = True,
-        shift: int = 0,
-        flip: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_at_least(0, shift=shift)
-        self.data_dir, self.download, self.shift, self.flip = data_dir, download, shift, flip
+        self.data_dir, self.download = data_dir, download
 
     def prepare_data(self) -> None:
         """Download what is not there, on one process."""

@@ -95,6 +95,10 @@ class FixedSampler(EpochSampler, SequentialSampler):
     Lightning takes a SequentialSampler for an order that stays, and does not replace it.
     """
 
+    def __iter__(self) -> Iterator[Any]:
+        samples = super().__iter__()
+        return ((0, row) for _, row in samples) if self.with_epoch else samples
+
     def order(self, epoch: int) -> Tensor:
         """Return the order of epoch 0."""
         return super().order(0)
@@ -181,3 +185,48 @@ class EpochLoader(DataLoader[T]):
         self._epoch, self._handed_out = state_dict["epoch"], state_dict["batches"]
         self._resume = self._epoch, self._handed_out
         self.sampler.set_epoch(self._epoch)
+
+
+class BalancedSampler(EpochSampler):
+    """As many samples an epoch as there are, every class equally likely; drawn with replacement.
+
+    A rare class comes again and again, and some samples of a frequent one not at all in an epoch.
+    What is drawn depends on (seed, epoch) only.
+
+    Args:
+        labels: ``(N,)``, integers. Negative ones are never drawn.
+        batch_size: As for ``EpochSampler``.
+        seed: Seed of the draws.
+        drop_last: As for ``EpochSampler``.
+        rank: As for ``EpochSampler``.
+        num_replicas: As for ``EpochSampler``.
+
+    Raises:
+        ValueError: If no sample has a label.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor,
+        batch_size: int,
+        seed: int,
+        drop_last: bool = True,
+        rank: int | None = None,
+        num_replicas: int | None = None,
+    ) -> None:
+        super().__init__(len(labels), batch_size, seed, drop_last, rank, num_replicas)
+        by_label = torch.argsort(labels, stable=True)
+        self._by_label = by_label[int((labels < 0).sum()) :]
+        if not len(self._by_label):
+            raise ValueError("a balanced sampler needs samples with labels, and there are none")
+        # Of the classes that have samples: how many, and where they begin in that order.
+        _, self._counts = torch.unique_consecutive(labels[self._by_label], return_counts=True)
+        self._begins = self._counts.cumsum(0) - self._counts
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the samples drawn in an epoch, ``(length,)``."""
+        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+        classes = torch.randint(len(self._counts), (self.length,), generator=generator)
+        # float64: with float32 the last samples of 20 million could never be drawn.
+        share = torch.rand(self.length, generator=generator, dtype=torch.float64)
+        return self._by_label[self._begins[classes] + (share * self._counts[classes]).long()]

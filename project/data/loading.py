@@ -4,17 +4,25 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from project.data.augment import random_erase, random_flip, random_shift, sample_keys
+from project.data.augment.augmentation import Augmentation
+from project.data.augment.augmentation import check_at_least as check_at_least
 from project.data.hashing import run_seed
-from project.data.loader import EpochLoader, EpochSampler, EvalSampler, FixedSampler
+from project.data.loader import (
+    BalancedSampler,
+    EpochLoader,
+    EpochSampler,
+    EvalSampler,
+    FixedSampler,
+)
+from project.mistakes import UserError
 
-# images (B, C, H, W), labels int64 (B,), index int64 (B,)
+# images (B, C, H, W), labels int64 (B,) or, mixed, probabilities (B, num_classes), index int64 (B,)
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
@@ -22,7 +30,16 @@ class Split(Dataset[Batch]):
     """A split of a data set, from which whole batches of uint8 images are taken."""
 
     # Whether training asks for ``(epoch, index)`` pairs, to change images while they are decoded.
+    # The random resized crop is then left to the data set, and all the rest of the augmentation too
+    # where images keep their sizes (``image_size`` None).
     wants_epoch = False
+    labels: Tensor  # of a whole data set, (N,)
+    rows: Tensor  # of them, those of this split, (M,)
+
+    @property
+    def targets(self) -> Tensor:
+        """Labels of the split, int64 ``(M,)``."""
+        return self.labels[self.rows].long()
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -58,7 +75,7 @@ def resize(images: Tensor, size: int) -> Tensor:
     return torch.cat(pieces)
 
 
-class ImageLoading(L.LightningDataModule):
+class ImageLoading(Augmentation):
     """Loaders, augmentation and normalisation of a data module with images.
 
     A subclass sets ``image_size`` and ``num_classes`` and calls ``normalise_with`` in its
@@ -80,22 +97,21 @@ class ImageLoading(L.LightningDataModule):
         persistent_workers: Keep workers from epoch to epoch; by default if there are any.
         drop_last: Leave out the training images that do not fill the last batch, others in every
             epoch. If they do not fill a single one, they are all trained on in one short batch.
+        balanced: Draw training images so that every class is equally likely, with replacement: rare
+            classes come more than once an epoch.
+        kwargs: See :class:`Augmentation`.
 
     Raises:
         ValueError: If an argument is outside its range.
     """
 
-    num_classes: int
     image_size: int | None
-
-    # What is done to training images only; a subclass sets what suits its images.
-    shift: int = 0
-    flip: bool = False
-    erase: int = 0
 
     train_set: Split | None = None
     val_set: Split | None = None
     test_set: Split | None = None
+
+    _index: Tensor | None = None  # of the batch on its way to the device, on the CPU
 
     def __init__(
         self,
@@ -106,12 +122,14 @@ class ImageLoading(L.LightningDataModule):
         prefetch_factor: int | None = None,
         persistent_workers: bool | None = None,
         drop_last: bool = True,
+        balanced: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**kwargs)
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
         self.pin_memory, self.persistent_workers = pin_memory, persistent_workers
-        self.drop_last = drop_last
+        self.drop_last, self.balanced = drop_last, balanced
         check_at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
         check_at_least(1, prefetch_factor=prefetch_factor)
         check_at_least(0, num_workers=num_workers)
@@ -122,14 +140,32 @@ class ImageLoading(L.LightningDataModule):
         """Set what is subtracted and divided by, per channel, of images as fractions in [0, 1]."""
         self._mean = torch.tensor(mean).mul(255)[:, None, None]  # (C, 1, 1)
         self._std = torch.tensor(std).mul(255)[:, None, None]
+        self.fill_with(mean)
+
+    @property
+    def class_counts(self) -> list[int]:
+        """Number of training images of every class; known after ``setup``."""
+        assert self.train_set is not None
+        labels = self.train_set.targets
+        counts: list[int] = labels[labels >= 0].bincount(minlength=self.num_classes).tolist()
+        return counts
 
     def train_dataloader(self) -> EpochLoader[Batch]:
         """Return the training images, in a new order every epoch."""
         assert self.train_set is not None
-        overfit = getattr(self.trainer, "overfit_batches", 0) > 0
-        sampler = (FixedSampler if overfit else EpochSampler)(
-            len(self.train_set), self.batch_size, run_seed(), self.drop_last
-        )
+        if self.mixes and self.image_size is None:
+            raise UserError(
+                "mixup and cutmix need images of one size, but image_size is null.\n"
+                "Set --data.image_size, or leave them out."
+            )
+        overfit = self._overfits()
+        if overfit and self.mixes:
+            rank_zero_only(print)("overfit_batches: no mixup or cutmix, whose labels nobody learns")
+        how = self.batch_size, run_seed(), self.drop_last
+        if self.balanced and not overfit:
+            sampler: EpochSampler = BalancedSampler(self.train_set.targets, *how)
+        else:
+            sampler = (FixedSampler if overfit else EpochSampler)(len(self.train_set), *how)
         sampler.with_epoch = self.train_set.wants_epoch
         return EpochLoader(
             self.train_set,
@@ -167,38 +203,31 @@ class ImageLoading(L.LightningDataModule):
             images = resize(images, self.image_size)
         return images.float().sub_(self._mean).div_(self._std)
 
-    def augment(self, images: Tensor, index: Tensor, epoch: int) -> Tensor:
-        """Change training images at random, by (seed, epoch, index) only.
-
-        Args:
-            images: uint8 ``(B, C, H, W)``.
-            index: Position of each image in the training split, ``(B,)``.
-            epoch: Epoch, from 0.
-
-        Returns:
-            uint8 ``(B, C, H, W)``.
-        """
-        if not (self.shift or self.flip or self.erase):
-            return images
-        keys = sample_keys(run_seed(), epoch, index)
-        if self.shift:
-            images = random_shift(images, keys, self.shift)
-        if self.flip:
-            images = random_flip(images, keys)
-        if self.erase:
-            images = random_erase(images, keys, self.erase, self._mean.round())
-        return images
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Keep the positions on the CPU: drawing there, nobody has to wait for the device."""
+        self._index = batch[2]
+        return batch
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Augment in training only, and normalise, on the device: uint8 is a quarter to copy."""
         images, labels, index = batch
-        if self.trainer is not None and self.trainer.training:
-            images = self.augment(images, index, self.trainer.current_epoch)
+        trainer, drawn = self.trainer, index if self._index is None else self._index
+        self._index = None
+        training = trainer is not None and trainer.training
+        epoch = trainer.current_epoch if trainer is not None and not self._overfits() else 0
+        if training and self.image_size is not None:
+            crop = self.train_set is None or not self.train_set.wants_epoch
+            images = self.augment(images, drawn, epoch, crop)
         images = self.preprocess(images)
-        if self.trainer is not None:
+        if training and not self._overfits():
+            images, labels = self.mix(images, labels, drawn, epoch)
+        if trainer is not None:
             # Half or double precision throughout (bf16-true, 64-true); nothing otherwise.
-            images = self.trainer.precision_plugin.convert_input(images)
+            images = trainer.precision_plugin.convert_input(images)
         return images, labels, index
+
+    def _overfits(self) -> bool:
+        return getattr(self.trainer, "overfit_batches", 0) > 0
 
     def _batches_trained(self) -> int:
         assert self.trainer is not None
@@ -237,10 +266,3 @@ class ImageLoading(L.LightningDataModule):
         if self.trainer is None:
             return torch.cuda.is_available()
         return self.trainer.strategy.root_device.type == "cuda"
-
-
-def check_at_least(least: int, **values: int | None) -> None:
-    """Raise ValueError, by name, for a setting that is smaller."""
-    for name, value in values.items():
-        if value is not None and value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")

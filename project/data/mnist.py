@@ -7,7 +7,6 @@ from torchvision.datasets import MNIST  # type: ignore[import-untyped]
 
 from project.data import idx
 from project.data.images import ImageDataModule
-from project.data.loading import check_at_least
 
 
 class MNISTDataModule(ImageDataModule):
@@ -17,11 +16,7 @@ class MNISTDataModule(ImageDataModule):
         data_dir: Folder with ``MNIST/raw``; the files may also lie in it directly, packed (.gz) or
             not.
         download: Get the files if they are not there.
-        shift: Largest random shift of a training image in pixels, along both axes.
         kwargs: See :class:`ImageDataModule`.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
 
     class_names: ClassVar[list[str]] = [str(digit) for digit in range(10)]
@@ -30,17 +25,17 @@ class MNISTDataModule(ImageDataModule):
     # Computed from the 60,000 training images; the exact values are 0.130660 and 0.308108.
     mean: ClassVar[tuple[float, ...]] = (0.1307,)
     std: ClassVar[tuple[float, ...]] = (0.3081,)
+    may_flip: ClassVar[bool] = False
+    fill: ClassVar[tuple[float, ...]] = (0.0,)  # the background is black
 
     def __init__(
         self,
         data_dir: str = "data",
         download: bool = True,
-        shift: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_at_least(0, shift=shift)
-        self.data_dir, self.download, self.shift = data_dir, download, shift
+        self.data_dir, self.download = data_dir, download
 
     def prepare_data(self) -> None:
         """Download what is not there, on one process."""

@@ -1,6 +1,8 @@
 """Networks: plain ``nn.Module``, images ``(B, C, H, W)`` in, logits ``(B, num_classes)`` out."""
 
 from project.models.convnet import ConvNet
+from project.models.masked_convnet import MaskedConvNet
 from project.models.mlp import MLP
+from project.models.torchvision_net import TorchvisionNet
 
-__all__ = ["MLP", "ConvNet"]
+__all__ = ["MLP", "ConvNet", "MaskedConvNet", "TorchvisionNet"]

@@ -1,24 +1,25 @@
 """Image classification: cross-entropy, counted metrics, one optimizer and one schedule."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import lightning as L
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from project.mistakes import UserError
 from project.optim import WarmupCosine
+from project.pretrained import left_out
 from project.tasks import fit_check
-from project.tasks.arguments import check_arguments, check_monitor, is_plain
-from project.tasks.plan import Plan, Scheduler, accumulation_factor
+from project.tasks.arguments import check_arguments, check_monitor, plain_arguments
+from project.tasks.losses import balanced_weights, label_check, to_labels, training_loss
+from project.tasks.mask import inputs, takes_mask
+from project.tasks.plan import Plan, Scheduler, accumulation_factor, check_groups
 from project.tasks.recompute import recompute_blocks
-from project.tasks.tally import PerClass, Tally, per_class
+from project.tasks.tally import PerClass, Tally, per_class, worst_first
 
 Batch = tuple[Tensor, ...] | list[Tensor]
 
@@ -31,7 +32,8 @@ class ClassificationTask(L.LightningModule):
     val and test. Train figures are means over the steps since they were last logged.
 
     Args:
-        net: Maps images ``(B, C, H, W)`` to logits ``(B, num_classes)``.
+        net: Maps images ``(B, C, H, W)`` to logits ``(B, num_classes)``. If its ``forward`` takes a
+            ``mask``, it gets that of padded images, bool ``(B, H, W)``, True where there is image.
         num_classes: Number of classes; labels run from 0 to ``num_classes - 1``, -100 is ignored.
         class_names: Name of every class, in the order of the labels.
         optimizer: Its weight decay leaves out biases and normalisation layers.
@@ -41,9 +43,14 @@ class ClassificationTask(L.LightningModule):
             defined over steps (``WarmupCosine``, ``OneCycleLR``, ``CyclicLR``), else every epoch.
         label_smoothing: Probability mass spread over all classes, in [0, 1); training loss only, so
             that ``val/loss`` stays comparable across runs.
-        class_weights: Weight of every class in the training loss.
+        class_weights: Weight of every class in the training loss. ``balanced`` makes all classes
+            count alike: with ``n`` of the ``N`` training images, a class gets ``N / (K * n)``.
         scale_lr: Batch size that the learning rate was tuned for: lr is multiplied by the global
             batch (batch_size x processes x accumulated batches) over this; null leaves lr as given.
+        backbone_lr_factor: Learning rate of everything before the head, as a multiple of the
+            optimizer's; 0.1 is usual for pretrained networks.
+        head: The part of the network that gives the logits, e.g. ``net.fc``, for what treats it
+            apart; null finds the last layer with ``num_classes`` outputs.
         checkpoint_activations: Compute every block of the network a second time for its gradients
             instead of keeping its activations: less memory, a third more time, the same numbers.
         compile: Compile the network for training: minutes at the start, faster steps on a GPU.
@@ -74,14 +81,18 @@ class ClassificationTask(L.LightningModule):
         scheduler_monitor: str = "val/loss",
         scheduler_interval: Literal["step", "epoch"] | None = None,
         label_smoothing: float = 0.0,
-        class_weights: list[float] | None = None,
+        class_weights: list[float] | Literal["balanced"] | None = None,
         scale_lr: int | None = None,
+        backbone_lr_factor: float = 1.0,
+        head: str | None = None,
         checkpoint_activations: bool = False,
         compile: bool = False,
         channels_last: bool = False,
     ) -> None:
         super().__init__()
-        check_arguments(num_classes, class_names, class_weights, label_smoothing, scale_lr)
+        check_arguments(
+            num_classes, class_names, class_weights, label_smoothing, scale_lr, backbone_lr_factor
+        )
         check_monitor(scheduler_monitor, self.logged)
         self.save_hyperparameters(logger=False, ignore=["net", "optimizer", "scheduler"])
         if "_instantiator" in self.hparams:  # under the command line, where they are plain
@@ -91,20 +102,30 @@ class ClassificationTask(L.LightningModule):
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
         self.scheduler_monitor, self.scheduler_interval = scheduler_monitor, scheduler_interval
         self.label_smoothing, self.scale_lr = label_smoothing, scale_lr
+        self.backbone_lr_factor, self.head_name = backbone_lr_factor, head
         self.checkpoint_activations, self.compile_net = checkpoint_activations, compile
         self.channels_last = channels_last
         self._take(net, class_weights)
 
-    def _take(self, net: nn.Module, class_weights: list[float] | None) -> None:
+    def _take(self, net: nn.Module, class_weights: list[float] | str | None) -> None:
         self.net = net.to(memory_format=torch.channels_last) if self.channels_last else net
         if self.checkpoint_activations:
             recompute_blocks(self.net)
         self._expects_rgb = fit_check.first_conv_channels(net) == 3
-        weights = torch.tensor(class_weights) if class_weights else None
+        self.takes_mask = takes_mask(net)
+        self._balance = class_weights == "balanced"
+        given = None if isinstance(class_weights, str) else class_weights
+        weights = None if given is None else torch.tensor(given)
         self.register_buffer("class_weights", weights, persistent=False)
         self._train_tally, self._eval_tally = Tally(self.num_classes), Tally(self.num_classes)
 
-    def forward(self, images: Tensor) -> Tensor:
+    @_restricted_classmethod
+    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Self:
+        """Load as Lightning does; pretrained weights are left out, the checkpoint has all."""
+        with left_out():
+            return super().load_from_checkpoint(*args, **kwargs)
+
+    def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map images ``(B, C, H, W)`` to logits ``(B, num_classes)``, float32 in half precision.
 
         Grey images are repeated to three channels for a network that expects RGB.
@@ -113,17 +134,17 @@ class ClassificationTask(L.LightningModule):
             images = images.expand(-1, 3, -1, -1)
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        logits: Tensor = self.net(images)
+        logits: Tensor = self.net(images) if mask is None else self.net(images, mask=mask)
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the mean loss of ``(images, labels, ...)``; log every ``log_every_n_steps``."""
-        images, labels, *_ = batch
-        logits = self(images)
-        with self._label_check(labels):
-            loss = F.cross_entropy(
-                logits, labels, weight=self.class_weights, label_smoothing=self.label_smoothing
-            )
+        """Return the mean loss of ``(images, labels, ...)``; log every ``log_every_n_steps``.
+
+        Mixed images have the probabilities of their classes ``(B, num_classes)`` for labels.
+        """
+        logits, targets = self(*inputs(batch, self.takes_mask)), batch[1]
+        loss = training_loss(logits, targets, self.class_weights, self.label_smoothing)
+        labels = to_labels(targets)
         valid = (labels >= 0).sum()
         self._train_tally.add(loss.detach() * valid, logits.detach(), labels)
         self._log_train(batch_idx)
@@ -131,9 +152,9 @@ class ClassificationTask(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Count ``(images, labels, ...)`` and return logits ``(B, num_classes)``."""
-        images, labels, *_ = batch
-        logits: Tensor = self(images)
-        with self._label_check(labels):
+        logits: Tensor = self(*inputs(batch, self.takes_mask))
+        labels = batch[1]
+        with label_check(labels, self.num_classes):
             loss = F.cross_entropy(logits, labels, reduction="sum")
         self._eval_tally.add(loss, logits, labels)
         return logits
@@ -144,19 +165,8 @@ class ClassificationTask(L.LightningModule):
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int) -> Tensor:
         """Return probs ``(B, num_classes)``, float32, of ``(images, ...)`` or of images alone."""
-        images = batch if isinstance(batch, Tensor) else batch[0]
-        logits: Tensor = self(images)
+        logits: Tensor = self(*inputs(batch, self.takes_mask))
         return logits.float().softmax(dim=1)
-
-    @contextmanager
-    def _label_check(self, labels: Tensor) -> Iterator[None]:
-        try:
-            yield
-        except IndexError as error:  # on a CPU; CUDA asserts in the kernel
-            raise UserError(
-                f"A label is {int(labels.max())}, but num_classes is {self.num_classes}, labels "
-                f"end at {self.num_classes - 1}. Set --model.num_classes or correct the labels."
-            ) from error
 
     def _log_train(self, batch_idx: int) -> None:
         every: int = getattr(self.trainer, "log_every_n_steps")  # noqa: B009
@@ -189,18 +199,16 @@ class ClassificationTask(L.LightningModule):
             self._train_tally.reset()
 
     def on_validation_epoch_start(self) -> None:
-        """Forget what an interrupted evaluation counted."""
+        """Forget what an earlier or interrupted evaluation counted."""
         self._eval_tally.reset()
+
+    on_test_epoch_start = on_validation_epoch_start
 
     def on_validation_epoch_end(self) -> None:
         """Log the figures of the whole split and keep its confusion matrix."""
         self._log("val", self._eval_tally, on_step=False)
         self.confusion_matrix = self._eval_tally.confusion_matrix
         self._metric_is_new = not self.trainer.sanity_checking
-
-    def on_test_epoch_start(self) -> None:
-        """Forget what the validation counted."""
-        self._eval_tally.reset()
 
     def on_test_epoch_end(self) -> None:
         """Log the figures of the whole split and keep its confusion matrix."""
@@ -219,23 +227,21 @@ class ClassificationTask(L.LightningModule):
             )
         return per_class(self.confusion_matrix)
 
+    def worst_classes(self, count: int) -> list[int]:
+        """Labels of the classes of which the last evaluation found the smallest shares."""
+        return worst_first(self.per_class())[:count]
+
     def setup(self, stage: str) -> None:
-        """Check that network and data fit, then compile.
+        """Check that network and data fit, weigh classes, then compile.
 
         Raises:
             UserError: If they do not.
         """
         data = getattr(self.trainer, "datamodule", None)
-        shape = fit_check.image_shape(data)
-        if stage != "predict" and shape and not self._checked:
-            if self._expects_rgb and shape[0] == 1:
-                name = type(self.net).__name__
-                rank_zero_only(print)(
-                    f"{name} expects RGB: the grey channel is repeated three times."
-                )
-            classes = getattr(data, "num_classes", self.num_classes)
-            fit_check.check_net(self, self.net, shape, self.num_classes, classes)
-            self._checked = True
+        if stage != "predict" and not self._checked:
+            self._checked = fit_check.check_data(self, self.net, self.num_classes, data)
+        if stage == "fit" and self._balance:
+            self.class_weights = balanced_weights(data, self.num_classes)
         if self.compile_net and stage == "fit" and self.net._compiled_call_impl is None:
             # In place, so that checkpoints keep their keys. By default a second batch size compiles
             # once more, for any size; later ones reuse that.
@@ -247,12 +253,13 @@ class ClassificationTask(L.LightningModule):
         Raises:
             UserError: If nothing can be trained, or a setting would have no effect.
         """
-        self._plan = Plan(self.trainer, self.make_scheduler)
-        optimizer = self._plan.build_optimizer(self.net, self.make_optimizer, self.scale_lr)
-        scheduler = self._plan.build_scheduler(optimizer)
+        plan = self._plan = Plan(self.trainer, self.make_scheduler, self.backbone_lr_factor)
+        backbone = plan.backbone(self.net, self.num_classes, self.head_name)
+        optimizer = plan.build_optimizer(self.net, self.make_optimizer, self.scale_lr, backbone)
+        scheduler = plan.build_scheduler(optimizer)
         if scheduler is None:
             return {"optimizer": optimizer}
-        config = self._plan.config(scheduler, self.scheduler_interval, self.scheduler_monitor)
+        config = plan.config(scheduler, self.scheduler_interval, self.scheduler_monitor)
         return {"optimizer": optimizer, "lr_scheduler": config}
 
     def lr_scheduler_step(self, scheduler: Scheduler, metric: Tensor | None) -> None:
@@ -278,14 +285,14 @@ class ClassificationTask(L.LightningModule):
             "metric_is_new": self._metric_is_new,
         }
         arguments = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
-        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = {
-            name: value for name, value in arguments.items() if is_plain(value)
-        }
+        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = plain_arguments(arguments)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with the train figures of the checkpoint."""
         if "classification_task" not in checkpoint or self._trainer is None:
             return
+        if self.trainer.training:
+            check_groups(checkpoint, self.backbone_lr_factor)
         state = checkpoint["classification_task"]
         self._train_tally.load_state_dict(
             state["train"], self.trainer.global_rank, self.trainer.world_size

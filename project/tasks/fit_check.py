@@ -1,14 +1,18 @@
 """Does the network fit the data? Asked once, before training, with a batch of zeros."""
 
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from project.mistakes import UserError
+from project.tasks.mask import takes_mask
 
 # Against 32 images per device, ResNet-50 on ImageNet loses about 1 point of accuracy at 8, 4 at 4
 # and 11 at 2 (Group Normalization, https://arxiv.org/abs/1803.08494, table 2).
 SMALL_BATCH = 8
+# Stands for the sizes of images that keep them, in pixels.
+_ANY_SIZE = 64
 
 
 def first_conv_channels(net: nn.Module) -> int | None:
@@ -19,10 +23,40 @@ def first_conv_channels(net: nn.Module) -> int | None:
 
 def image_shape(data: object) -> tuple[int, int, int] | None:
     """``(C, H, W)`` that a data module promises; None if it does not say."""
-    channels, size = getattr(data, "in_channels", None), getattr(data, "image_size", None)
-    if isinstance(channels, int) and isinstance(size, int):
+    channels, size = getattr(data, "in_channels", None), getattr(data, "image_size", 0)
+    size = _ANY_SIZE if size is None else size  # null: images keep their sizes
+    if isinstance(channels, int) and isinstance(size, int) and size > 0:
         return channels, size, size
     return None
+
+
+def check_data(model: nn.Module, net: nn.Module, num_classes: int, data: object) -> bool:
+    """Check a network against what a data module promises; return whether it promises anything.
+
+    Args:
+        model: As for ``check_net``; repeats a grey channel for a network that expects RGB.
+        net: As for ``check_net``.
+        num_classes: Number of classes of the model.
+        data: The data module, or None.
+
+    Raises:
+        UserError: If they do not fit.
+    """
+    if getattr(data, "image_size", 0) is None and not takes_mask(net):
+        raise UserError(
+            "image_size is null, so images are padded to the largest of their batch, and the "
+            f"forward of {type(net).__name__} takes no mask: it would see the padding.\n"
+            "Set --data.image_size to a number of pixels, or "
+            "--model.net project.models.MaskedConvNet."
+        )
+    shape = image_shape(data)
+    if shape is None:
+        return False
+    if shape[0] == 1 and first_conv_channels(net) == 3:
+        name = type(net).__name__
+        rank_zero_only(print)(f"{name} expects RGB: the grey channel is repeated three times.")
+    check_net(model, net, shape, num_classes, getattr(data, "num_classes", num_classes))
+    return True
 
 
 def check_net(
@@ -63,7 +97,7 @@ def _try(model: nn.Module, net: nn.Module, shape: tuple[int, int, int]) -> objec
     images = torch.zeros(2, *shape, device=parameter.device, dtype=_dtype(parameter))
     try:
         return _evaluate(model, net, images)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
         name, reason = type(net).__name__, str(error).strip().splitlines()[0][:160]
         raise UserError(
             f"{name} cannot take images of shape {shape} (channels, height, width): {reason}\n"

@@ -1,6 +1,7 @@
 """Optimizer and schedule of one run: built from the user's choice, checked when it begins."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from lightning.pytorch import Trainer
@@ -11,8 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
+from project.backbone import backbone_parameters, find_head
 from project.mistakes import UserError
 from project.optim import (
+    BACKBONE,
     WarmupCosine,
     linear_scale,
     parameter_groups,
@@ -52,17 +55,41 @@ def accumulation_factor(trainer: Trainer, batch_idx: int) -> float:
     return accumulate / min(accumulate, trainer.num_training_batches - begin)
 
 
+def check_groups(checkpoint: dict[str, Any], backbone_lr_factor: float) -> None:
+    """Refuse to go on with an optimizer whose parameters were grouped otherwise.
+
+    Raises:
+        UserError: If only one of the two has groups for the backbone.
+    """
+    optimizers = checkpoint.get("optimizer_states") or [{"param_groups": []}]
+    names = [str(group.get("name", "")) for group in optimizers[0]["param_groups"]]
+    had = any(name.startswith(BACKBONE) for name in names)
+    if names and had != (backbone_lr_factor != 1):
+        raise UserError(
+            f"backbone_lr_factor is {backbone_lr_factor}, but the run to go on with had "
+            f"{'another' if had else '1.0'}, and its optimizer has other groups of parameters.\n"
+            "Keep it, or begin a new run with its weights: --init_from RUN"
+        )
+
+
 class Plan:
     """Optimizer and schedule of one ``fit``.
 
     Args:
         trainer: Knows steps, processes, accumulation and precision.
         make_scheduler: The user's schedule, or None.
+        backbone_lr_factor: Learning rate of the backbone over that of the head.
     """
 
-    def __init__(self, trainer: Trainer, make_scheduler: LRSchedulerCallable | None) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        make_scheduler: LRSchedulerCallable | None,
+        backbone_lr_factor: float = 1.0,
+    ) -> None:
         self.trainer = trainer
         self.make_scheduler = make_scheduler
+        self.backbone_lr_factor = backbone_lr_factor
         self.optimizer: Optimizer | None = None
         self.scheduler: Scheduler | None = None
         self.own_end: int | None = None
@@ -73,11 +100,23 @@ class Plan:
         steps = self.trainer.estimated_stepping_batches
         return int(steps) if 0 < steps < math.inf else None
 
+    def backbone(
+        self, net: nn.Module, num_classes: int, head: str | None
+    ) -> Iterable[nn.Parameter]:
+        """Find the parameters that have a learning rate of their own."""
+        if self.backbone_lr_factor == 1:
+            return ()
+        return backbone_parameters(net, find_head(net, num_classes, head))
+
     def build_optimizer(
-        self, net: nn.Module, make_optimizer: OptimizerCallable, scale_lr: int | None
+        self,
+        net: nn.Module,
+        make_optimizer: OptimizerCallable,
+        scale_lr: int | None,
+        backbone: Iterable[nn.Parameter] = (),
     ) -> Optimizer:
         """Group the parameters, scale lr, choose the fused kernel."""
-        groups = parameter_groups(net)
+        groups = parameter_groups(net, backbone)
         if not groups:
             raise UserError(
                 f"Nothing to train: every parameter of {type(net).__name__} is frozen.\n"
@@ -87,6 +126,9 @@ class Plan:
             optimizer = make_optimizer(groups)
         except ValueError as error:  # e.g. a learning rate below zero
             raise UserError(f"--model.optimizer: {error}") from error
+        for group in optimizer.param_groups:
+            if group.get("name", "").startswith(BACKBONE):
+                group["lr"] = group["lr"] * self.backbone_lr_factor
         if scale_lr is not None:
             self._scale(optimizer, scale_lr)
         for group in optimizer.param_groups:
@@ -132,10 +174,21 @@ class Plan:
             scheduler = self._try(make, optimizer, is_open)
         except ValueError as error:
             raise UserError(f"--model.scheduler: {error}") from error
+        self._check_factor(scheduler)
         self.own_end = None if is_open else getattr(scheduler, "total_steps", None)
         self.scheduler = scheduler
         self.asked = snapshot(optimizer, scheduler)
         return scheduler
+
+    def _check_factor(self, scheduler: Scheduler) -> None:
+        rates = getattr(scheduler, "base_lrs", None)  # the head's first, the backbone's last
+        factor = self.backbone_lr_factor
+        if factor != 1 and rates and not math.isclose(rates[-1], rates[0] * factor):
+            raise UserError(
+                f"{type(scheduler).__name__} sets the learning rate of the backbone itself, so "
+                f"backbone_lr_factor {factor} would have no effect.\n"
+                "Leave it out, or use --model.scheduler project.optim.WarmupCosine."
+            )
 
     def _try(self, make: LRSchedulerCallable, optimizer: Optimizer, is_open: bool) -> Scheduler:
         try:

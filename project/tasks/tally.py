@@ -33,6 +33,12 @@ def per_class(confusion_matrix: Tensor) -> PerClass:
     )
 
 
+def worst_first(figures: PerClass) -> list[int]:
+    """Labels of the classes that have samples, those found least often first."""
+    order = figures.recall.argsort(stable=True).tolist()
+    return [label for label in order if figures.support[label] > 0]
+
+
 class Tally:
     """Summed loss and confusion matrix of the samples seen since the last reset.
 

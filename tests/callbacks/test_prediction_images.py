@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from project.callbacks import PredictionImages
-from project.callbacks.prediction_images import draw_predictions, to_pixels
+from project.callbacks.prediction_images import _together, draw_predictions, to_pixels
 
 
 def opened(event):
@@ -94,3 +94,10 @@ def test_without_mean_and_std_every_image_uses_its_whole_range():
 def test_zero_is_refused(setting):
     with pytest.raises(ValueError, match=f"{setting} must be at least 1, got 0"):
         PredictionImages(**{setting: 0})
+
+
+def test_batches_of_images_padded_to_different_sizes_are_one_picture():
+    parts = [torch.ones(2, 1, 4, 7), torch.ones(1, 1, 6, 3)]
+    images = _together(parts)
+    assert images.shape == (3, 1, 6, 7)
+    assert images.sum((1, 2, 3)).tolist() == [28, 28, 18]

@@ -202,3 +202,11 @@ def test_channels_last_changes_the_layout_not_the_numbers(trainer, task, data):
     assert weight.is_contiguous(memory_format=torch.channels_last)
     # Sums run in another order.
     assert trainer().validate(model, split, verbose=False)[0] == pytest.approx(plain, rel=1e-5)
+
+
+def test_worst_classes_are_those_found_least_often(task):
+    model = task(nn.Identity(), 4)
+    # Of class 0 half are found, of 1 none, of 3 all; class 2 has no samples.
+    model.confusion_matrix = torch.tensor([[2, 2, 0, 0], [3, 0, 0, 0], [0] * 4, [0, 0, 0, 5]])
+    assert model.worst_classes(2) == [1, 0]
+    assert model.worst_classes(10) == [1, 0, 3]

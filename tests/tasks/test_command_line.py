@@ -131,3 +131,18 @@ def test_checkpoint_loads_without_arguments(cli, tmp_path):
     built.model.eval()
     assert torch.equal(loaded(images), built.model(images))
     assert loaded.label_smoothing == 0.1
+
+
+def test_checkpoint_loads_without_the_pretrained_weights_that_its_network_began_with(cli, tmp_path):
+    built = cli(
+        *("--model.net.name=small", "--model.net.weights=DEFAULT", "--data.image_size=4"),
+        net="small_nets.Pretrained",
+    )
+    fit(built)
+    built.trainer.save_checkpoint(tmp_path / "a.ckpt")
+    loaded = ClassificationTask.load_from_checkpoint(tmp_path / "a.ckpt", weights_only=True)
+    assert built.model.net.began_with == "DEFAULT"
+    assert loaded.net.began_with is None
+    assert torch.equal(loaded.net.layer.weight, built.model.net.layer.weight)
+    with pytest.raises(TypeError, match="cannot be called on an instance"):
+        loaded.load_from_checkpoint(tmp_path / "a.ckpt")

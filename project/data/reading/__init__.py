@@ -1,0 +1,1 @@
+"""From files, tables and archives to checked, split and decoded images."""
