@@ -22,7 +22,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         0 when done, 1 if a run failed for a reason that has a name, 2 on a mistake of the user's,
         75 if a run was told to stop and can go on, 130 for a KeyboardInterrupt; all told on stderr.
-        Any other failure raises.
+        Any other failure raises, with a note on what it means if that is well known.
     """
     argv = list(sys.argv[1:] if args is None else args)
     try:
@@ -47,6 +47,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if known := meaning(error):
             return _tell(f"Error: {known}", endings.FAILED)
+        from project.explain import add_explanation
+
+        add_explanation(error)
         raise
 
 
