@@ -10,7 +10,10 @@ RUNTIME = ("RuntimeError",)
 
 def _in_place(found: Found, scene: Scene) -> Answer:
     shape = re.search(r"\[torch\.\S+ \[([\d, ]*)\]\]", scene.message)
-    maker = re.search(r"which is output \d+ of (\w+?)(?:Backward)?\d*,", scene.message)
+    # A view (AsStrided, View, ...) is not what the user has written.
+    maker = re.search(
+        r"which is output \d+ of (?!AsStrided|\w*View)(\w+?)(?:Backward)?\d*,", scene.message
+    )
     what = f" of shape ({shape[1]})" if shape else ""
     what += f", made by {maker[1]}," if maker else ""
     return Answer(
@@ -41,9 +44,12 @@ def _pickle(found: Found, scene: Scene) -> Answer | None:
 
 
 def _unused(found: Found, scene: Scene) -> Answer:
-    indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", scene.message)
-    named = [n for m in scene.modules()[-1:] for n, p in m.named_parameters() if p.requires_grad]
-    lost = [named[int(i)] for i in (indices[1].split() if indices else []) if int(i) < len(named)]
+    # torch names them, but by number, and Lightning replaces its message.
+    named = [pair for task in scene.modules()[-1:] for pair in task.named_parameters()]
+    trained = {name: p.grad for name, p in named if p.requires_grad}
+    lost = [name for name, gradient in trained.items() if gradient is None]
+    if len(lost) == len(trained):  # set to zero since
+        lost = []
     which = f": {', '.join(lost[:3])}{', …' if len(lost) > 3 else ''}" if lost else ""
     return Answer(
         f"Some parameters got no gradient{which}; DDP waits for all of them.",
@@ -110,11 +116,12 @@ def _part(message: str, after: str) -> str:
     return message.split(after, 1)[1].split("\n")[0] if after in message else ""
 
 
-def _refused(found: Found, scene: Scene) -> Answer:
+def _refused(found: Found, scene: Scene) -> Answer | None:
     name = re.search(r"GLOBAL ([\w.]+)", scene.message)
+    if name is None:  # no file of torch's
+        return None
     return Answer(
-        f"The file holds {name[1] if name else 'Python objects'}, and loading that could run "
-        "foreign code: refused.",
+        f"The file holds {name[1]}, and loading that could run foreign code: refused.",
         "a whole network or other objects were saved in place of a state_dict, or the file is old.",
         "save state_dict() only; for a file that you trust: torch.load(file, weights_only=False).",
     )

@@ -13,12 +13,13 @@ _SIZE = r"\[([\d, ]*)\]"
 
 def _device(found: Found, scene: Scene) -> Answer:
     names = r"\b((?:cuda|mps|xpu|hpu):\d+|cuda|cpu|mps|meta)\b"
-    devices = list(dict.fromkeys(re.findall(names, scene.message.split("(when")[0])))
+    devices = list(dict.fromkeys(re.findall(names, scene.message.split("(when")[0].lower())))
     return Answer(
         f"One operation{{inside}} got tensors on different devices: {' and '.join(devices)}.",
         "a tensor that was made in a step or kept in a plain attribute, list or dict: it stays on "
         "the CPU when Lightning moves the task.",
-        "make it with device=self.device, or keep it with register_buffer or in an nn.ModuleList.",
+        "make it with device=x.device, as the input x has it, or keep it with register_buffer or "
+        "in an nn.ModuleList.",
     )
 
 

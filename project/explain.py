@@ -12,8 +12,6 @@ from typing import Any
 import project
 from project.blame import place_of
 
-LINES = 6
-
 
 class Explanation(str):
     """The lines that stand below a traceback, as a note on the error; Python prints them there."""
@@ -130,7 +128,7 @@ def _filled(text: str, words: dict[str, str]) -> str:
 
 
 def explain(error: BaseException) -> Explanation | None:
-    """Return what an error means, at most six lines; None if it is none of the classics."""
+    """Return what an error means, in four or five lines; None if it is none of the classics."""
     scene = _scene(error)
     tensors = import_module(f"{project.__name__}.errors_of_tensors").TENSORS
     for classic in (*tensors, *import_module(f"{project.__name__}.errors_of_runs").RUNS):
@@ -150,7 +148,13 @@ def add_explanation(error: BaseException) -> None:
             error.add_note(known)
 
 
+# A loader that cannot begin makes Lightning's clean-up fail too, and that error then stands last.
+_AFTER = "Please call `iter(combined_loader)` first."
+
+
 def _scene(error: BaseException) -> Scene:
+    if str(error) == _AFTER and error.__context__ is not None:
+        error = error.__context__
     kind, message = type(error).__name__, str(error)
     if re.match(r"Caught \w+ in \w+ worker process", message):
         ends = list(re.finditer(r"^(?:\w+\.)*(\w+): ", message, re.MULTILINE))
@@ -160,9 +164,8 @@ def _scene(error: BaseException) -> Scene:
 
 
 def _box(answer: Answer, place: str) -> Explanation:
-    lines = ["", answer.what, f"Usual cause: {answer.cause}", f"Next: {answer.step}"]
+    lines = ["┌ What this means", f"│ {answer.what}", f"│ Usual cause: {answer.cause}"]
     if place:
-        lines.insert(2, f"Your code: {place}")
-    edge = ["┌ What this means", *(f"│ {line}" for line in lines[1:-1]), f"└ {lines[-1]}"]
-    assert len(edge) <= LINES
-    return Explanation("\n".join(" ".join(line.split("\n")) for line in edge))
+        lines.insert(2, f"│ Your code: {place}")
+    lines.append(f"└ Next: {answer.step}")
+    return Explanation("\n".join(line.replace("\n", " ") for line in lines))

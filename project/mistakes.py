@@ -5,8 +5,10 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import project
 
@@ -66,7 +68,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return _hint(difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6))
 
 
-def explain(complaint: Complaint) -> str:
+def reword(complaint: Complaint) -> str:
     """Put a parser's message into the words of this file: the first answer that fits."""
     for pattern, answer in ANSWERS:
         if found := re.search(pattern, complaint.message):
@@ -96,7 +98,7 @@ def innermost(message: str) -> str:
 
 
 def _hint(near: Sequence[str]) -> str:
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    return f" Did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
 
 
 def _key(found: re.Match[str], complaint: Complaint) -> str:
@@ -165,9 +167,10 @@ def _not_in_module(found: re.Match[str], complaint: Complaint) -> str:
 
 def _no_module(found: re.Match[str], complaint: Complaint) -> str:
     wanted = re.search(r"class_path '([^']+)'|Expected a path but (\S+) either", complaint.message)
-    return _no_class(
-        complaint.key, "", (wanted[1] or wanted[2]) if wanted else found[1] or found[2]
-    )
+    name = (wanted[1] or wanted[2]) if wanted else found[1] or found[2]
+    if re.match(r"[-+.\d]", name):  # a number that is none
+        return f"--{complaint.key} cannot be {name!r}: {_expected(complaint.message)}."
+    return _no_class(complaint.key, "", name)
 
 
 def _refused(found: re.Match[str], complaint: Complaint) -> str:
@@ -204,14 +207,19 @@ ANSWERS: tuple[tuple[str, Callable[[re.Match[str], Complaint], str]], ...] = (
 )
 
 
+_KINDS = {"NoneType": "null", "tuple": "numbers in brackets, e.g. '[0.5,1]',"}
+
+
 def _expected(message: str) -> str:
     """Say what the parser would have taken, e.g. ``expected int or null``."""
     wanted: list[str] = []
     for found in re.findall(r"Expected an? ([^\n]+?)(?:\. Got value.*)?(?:\n|$)", message):
+        if re.match(r"(path but|dot import path)", found):
+            continue  # of a class, where a number could stand, too
         literal = re.match(r"typing\.Literal\[(.*)\]", found)
         plain = re.match(r"<class '(?:\w+\.)*(\w+)'>", found)
         name = literal[1] if literal else plain[1] if plain else found
-        wanted.append("null" if name == "NoneType" else name)
+        wanted.append(_KINDS.get(name, name))
     return "expected " + " or ".join(dict.fromkeys(wanted)) if wanted else "it has the wrong type"
 
 
@@ -225,11 +233,22 @@ def _no_class(key: str, module: str, name: str) -> str:
     names = [*_candidates(key), *(_public_names(module) if module else [])]
     by_leaf = {_leaf(path).lower(): path for path in reversed(names)}
     leaf = _leaf(given).lower()
-    near = [by_leaf[leaf]] if leaf in by_leaf else []
+    near = [by_leaf[leaf]] if leaf in by_leaf else _in_files(module, _leaf(given))
     near = near or difflib.get_close_matches(given, names, n=3, cutoff=0.75)
     near = near or [by_leaf[n] for n in difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.75)]
     hint = _hint(near) or " Give the full path, e.g. project.models.MLP."
     return f"--{key}: there is no {given}.{hint}"
+
+
+def _in_files(module: str, name: str) -> list[str]:
+    """Find a class in the files of a package that does not export it."""
+    folders = getattr(sys.modules.get(module), "__path__", [])
+    return [
+        f"{module}.{file.stem}.{name}"
+        for folder in folders
+        for file in sorted(Path(folder).glob("*.py"))
+        if re.search(rf"^class {re.escape(name)}\b", file.read_text(), re.MULTILINE)
+    ]
 
 
 # Where a setting's classes come from, besides this package.

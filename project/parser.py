@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from project.blame import broken_import, judge
 from project.from_data import FROM_DATA
-from project.mistakes import Complaint, UserError, explain
+from project.mistakes import Complaint, UserError, reword
 from project.request import BLOCKS
 
 
@@ -117,7 +117,7 @@ def _answer(
     at_fault = chain[-1].parser if chain and key else verb_parser
     known = [action.dest for action in at_fault._actions if not _NO_SETTING.search(action.dest)]
     unknown = re.search("unrecognized|[Oo]ption|Group", str(told))
-    return explain(
+    return reword(
         Complaint(
             str(told),
             key,

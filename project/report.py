@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.table import Table
@@ -100,7 +101,7 @@ def _show_classes(model: LightningModule, of: str = "") -> None:
     found, rows = task.per_class(), range(len(names))
     if len(names) > MAX_CLASSES:
         rows = task.worst_classes(WORST)
-        _print(f"The {len(rows)} of {len(names)} classes of which the smallest shares were found")
+        _print(f"The {len(rows)} of {len(names)} classes with the lowest recall")
     table = Table(f"class{of}", "precision", "recall", "f1", "samples")
     for row in rows:
         values = (found.precision[row], found.recall[row], found.f1[row])
@@ -137,6 +138,8 @@ def show_fit(
         was_tested = any(key.startswith("test/") for key in scores)
         _show_classes(model, " (test)" if was_tested else " (last validation)")
     _print(f"{trainer.current_epoch} epochs, {trainer.global_step} steps, {seconds:.0f} s")
+    for line in _ends(trainer):
+        _print(line)
     if run_dir is None:
         _print("Nothing was kept: a trial run (fast_dev_run).")
         return
@@ -148,6 +151,18 @@ def show_fit(
     there = [command for files, command in steps.items() if any(run_dir.glob(files))]
     for command in there:
         _print(f"{'Next' if command is there[0] else '':<7}{command}")
+
+
+def _ends(trainer: Trainer) -> Iterable[str]:
+    """Say why the training stopped before its end, and which checkpoint is the best one."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, EarlyStopping) and callback.stopped_epoch:
+            yield (
+                f"Early  stopped: no better {callback.monitor} in {callback.patience} validations"
+            )
+    keeper = trainer.checkpoint_callback
+    if isinstance(keeper, ModelCheckpoint) and keeper.best_model_path and keeper.monitor:
+        yield f"Best   {Path(keeper.best_model_path).name}, by {keeper.monitor}"
 
 
 def say(line: str) -> None:

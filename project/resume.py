@@ -1,5 +1,7 @@
 """Going on with a run, and beginning a new one with the weights of another."""
 
+from collections.abc import Collection
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,13 @@ from project.mistakes import UserError
 from project.runs import Run
 
 
-def already_done(run: Run, trainer: dict[str, Any], changed: bool) -> str | None:
+def already_done(run: Run, trainer: dict[str, Any], changed: Collection[str]) -> str | None:
     """Say in a line why there is nothing to go on with, or nothing.
 
     Args:
         run: The run that is to go on.
         trainer: The settings of the trainer at hand.
-        changed: Whether any setting differs from the run's.
+        changed: The settings that differ from the run's.
     """
     if run.state != "finished":
         return None
@@ -29,7 +31,8 @@ def already_done(run: Run, trainer: dict[str, Any], changed: bool) -> str | None
             f"The run is already at epoch {epoch} of {max_epochs} (step {step}): "
             "raise --trainer.max_epochs."
         )
-    if run.record.get("stopped_early") and not changed:
+    own = ("early_stopping", "trainer.callbacks")
+    if run.record.get("stopped_early") and not any(name.startswith(own) for name in changed):
         return (
             f"The run stopped early at epoch {epoch} of {max_epochs} (step {step}): "
             "raise --early_stopping.patience, or --early_stopping null."
@@ -53,7 +56,10 @@ def load_weights(model: LightningModule, file: Path) -> list[str]:
     content = torch.load(file, map_location="cpu", weights_only=True)
     given: dict[str, torch.Tensor] = content.get("state_dict", content)
     own = model.state_dict()
-    fitting = {key: value for key, value in given.items() if _fits(value, own.get(key))}
+    fitting = copy(given)  # with what it says of the versions of layers
+    for key, value in given.items():
+        if not _fits(value, own.get(key)):
+            del fitting[key]
     if not fitting:
         raise UserError(f"{file}: none of its {len(given)} weights fits the network at hand.")
     model.load_state_dict(fitting, strict=False)

@@ -136,7 +136,8 @@ def _alive(record: dict[str, Any]) -> bool:
 def process_began(pid: int) -> str | None:
     """When a process began, in the system's ticks since it booted; None where it does not say."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return "ended" if fields[0] == "Z" else fields[19]  # a zombie: nobody has asked how it was
     except (OSError, IndexError):
         return None
 
@@ -159,13 +160,14 @@ def new_run(root: Path, experiment: str) -> Path:
     raise RuntimeError(f"1000 runs of {experiment} in one second under {root}")
 
 
-def discard_unrecorded(path: Path | None) -> None:
+def discard_unrecorded(path: Path | None, recorded: bool = False) -> None:
     """Remove the folder of a run that never began, and the folders above it that hold nothing.
 
     Args:
         path: A folder that ``new_run`` has made for this process; one with a record stays.
+        recorded: Remove that, too: a setting was refused before the first step.
     """
-    if path is None or (path / RECORD).exists():
+    if path is None or ((path / RECORD).exists() and not recorded):
         return
     shutil.rmtree(path, ignore_errors=True)
     for folder in path.parents[:2]:

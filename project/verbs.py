@@ -124,7 +124,8 @@ class Command(LightningCLI):
             if isinstance(reason, SystemExit) and self.record.record:
                 reason.code = reason.code or endings.FAILED  # whoever calls it, the run is not done
         if self.request.run is None:
-            discard_unrecorded(self.run_dir)
+            began = self.record is not None and self.trainer.global_step > 0
+            discard_unrecorded(self.run_dir, recorded=isinstance(reason, UserError) and not began)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """Return the verb at hand alone: the parsers of the others would triple the start-up."""
@@ -229,7 +230,9 @@ class Command(LightningCLI):
         """Train, then test the best checkpoint and say where everything is."""
         if self.request.run is not None:
             differ = report.changes(self._of_the_run(), self._dumped())
-            if done := already_done(self.request.run, self._dumped()["trainer"], bool(differ)):
+            if done := already_done(
+                self.request.run, self._dumped()["trainer"], [d[0] for d in differ]
+            ):
                 return report.say(done)
             report.show_checkpoint(self.request, differ)
         if self.request.init_from is not None:

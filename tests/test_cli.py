@@ -161,6 +161,11 @@ def test_one_key_of_a_nested_block_leaves_the_others(capsys: pytest.CaptureFixtu
         (["test", "--run", "nosuch"], "nosuch"),
         (["test"], "Train one first"),
         (["test", "--ckpt_path", "nosuch.ckpt"], "nosuch.ckpt"),
+        (["fit", "--model.optimizer.lr", "1e-3x"], "cannot be '1e-3x': expected float"),
+        (["fit", "--confg", "x"], "mean --config?"),
+        (["fit", "--data.random_resized_crop", "true"], "[0.5,1]"),
+        (["fit", "--data", "project.data.ImageLoading"], "project.data.loading.ImageLoading"),
+        (["fit", "--data.balanced", "true", "--model.class_weights", "balanced"], "twice"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(

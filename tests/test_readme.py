@@ -158,7 +158,8 @@ def test_settings_named_in_prose_exist(workdir: Path, capsys: pytest.CaptureFixt
     for recipe in ("mnist", "image_folder", "image_csv"):
         assert cli.main(["fit", "--config", f"configs/{recipe}.yaml", "--print_config"]) == 0
         configs.append(yaml.safe_load(capsys.readouterr().out))
-    texts = helptext.SETTINGS.values()
+    own = [path.read_text() for path in (ROOT / PACKAGE / "commands").glob("*.py")]
+    texts = [*helptext.SETTINGS.values(), *own]
     for name in sorted(named):
         found = any(has(config, name.removeprefix("--").split(".")) for config in configs)
         assert found or ("." not in name and any(f" {name}" in text for text in texts)), name
@@ -270,14 +271,16 @@ def test_snippets_pass_mypy(pasted: Path) -> None:
 # Two batches by intent; train figures are logged at the end of every epoch all the same.
 @pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning")
 def test_every_command_runs(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    downloads = ("mnist", "cifar10")
+    downloads = ("mnist", "cifar10", "finetune")
     for args in (args for args in commands("python") if "fit" not in args):
         assert importlib.import_module(args[1]).main(args[2:]) == 0  # `-m MODULE ARGUMENTS`
     assert cli.main(["fit"]) == 0
     for args in LIGHTNING:
         if not any(name in arg for name in downloads for arg in args):
-            assert cli.main(args) == 0, (args, capsys.readouterr().err)
-    assert len(list(Path("logs").glob("image_folder/*/run.json"))) >= 3
+            found = args[0] == "doctor" and len(args) > 1  # it shows what is wrong with settings
+            assert cli.main(args) in ((0, 1) if found else (0,)), (args, capsys.readouterr().err)
+    assert len(list(Path("logs").glob("image_folder/*/run.json"))) >= 2
+    assert list(Path("logs").glob("stripes/*/run.json"))
     assert list(Path("logs").glob("*/*/predictions.csv"))
 
 

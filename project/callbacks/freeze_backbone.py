@@ -59,9 +59,12 @@ class FreezeBackbone(Callback):
         ]
         self._follow(trainer)
         if self._is_frozen:
+            until = self.until_epoch
             count = sum(parameter.numel() for parameter in self._backbone)
+            last = (trainer.max_epochs or 0) - 1  # negative for a training without an end
+            never = f"; to the end, as epoch {last} is the last" if 0 <= last < until else ""
             pl_module.print(
-                f"Frozen until epoch {self.until_epoch}: {count:,} parameters, all but {head}"
+                f"Frozen until epoch {until}: {count:,} parameters, all but {head}{never}"
             )
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -195,7 +195,8 @@ def _killed(trainer: L.Trainer, signal: str, shared: bool) -> str:
             "Load without workers: --data.num_workers 0; or give more of it, in a container with "
             "docker run --shm-size 8g (or --ipc host)."
         )
-    lines = [f"A worker of the data loader was killed ({signal or 'exited'}) {where(trainer)}."]
+    how = f"was killed ({signal})" if signal else "ended without a word"
+    lines = [f"A worker of the data loader {how} {where(trainer)}."]
     if signal in ("Killed", ""):
         lines += [
             "The machine is probably out of memory; try, in this order: fewer "

@@ -1,15 +1,20 @@
 """A table of image files and their labels."""
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from project.data.files import ImageFilesDataModule
 from project.data.reading.index import PathTable
-from project.data.reading.sources import Source
+from project.data.reading.sources import Source, nearest
+from project.data.reading.survey import evenly
 from project.data.reading.table import Columns, Table
 from project.data.reading.table_reader import read_table
 from project.mistakes import UserError
+
+# Files that are looked for at first.
+_LOOK = 20
 
 
 class ImageCSVDataModule(ImageFilesDataModule):
@@ -67,6 +72,7 @@ class ImageCSVDataModule(ImageFilesDataModule):
             UserError: If there are none.
         """
         self._check_given(name)
+        self._check_place()
         table = self._table
         rows = table.rows(name)
         labels = table.labels(rows, self.class_names)
@@ -85,10 +91,25 @@ class ImageCSVDataModule(ImageFilesDataModule):
         )
 
     def _check_given(self, name: str) -> None:
-        if name not in self.given():
+        table = self._table
+        if not table.splits:
+            why = f"\n{': '.join(table.bad[0])}." if table.bad else ""
+            raise UserError(f"{self.csv_file} has no line that can be used.{why}")
+        if name not in table.splits:
             raise UserError(
                 f"{self.csv_file} has no lines for {name}; its column {self._columns.split} has "
-                f"{', '.join(sorted(self.given())) or 'nothing'}.\nSet --data.csv_file."
+                f"{', '.join(sorted(table.splits))}.\nSet --data.csv_file."
+            )
+
+    def _check_place(self) -> None:
+        """Ask for the folder if it seems to be another one: one message for all files."""
+        paths = self._table.paths
+        some = [paths[row] for row in evenly(len(paths), _LOOK).tolist()]
+        if len(some) > 1 and not any(os.path.lexists(self.image_dir / path) for path in some):
+            raise UserError(
+                f"The files of {self.csv_file} are not there, e.g. {self.image_dir / some[0]}."
+                f"{nearest(self.image_dir)}\nPaths are relative to the table, or to "
+                "--data.image_dir."
             )
 
     @cached_property

@@ -1,5 +1,6 @@
 """A folder of images, with a folder for every class."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 
 from project.data.files import ImageFilesDataModule
 from project.data.reading.index import class_folders, list_folder
-from project.data.reading.sources import SPLITS, Source, note, some
+from project.data.reading.sources import SPLITS, Source, nearest, note, some
 from project.mistakes import UserError
 
 
@@ -44,8 +45,8 @@ class ImageFolderDataModule(ImageFilesDataModule):
         folders = self._folders
         if "train" not in folders and "all" not in folders:
             raise UserError(
-                f"{self.data_dir} has {' and '.join(f'{f.name}/' for f in folders.values())}, but "
-                "no train/ to learn from.\nTo evaluate a run on it: lightning test --run last "
+                f"{self.data_dir} has {_named(folders)}, but no train/ to learn from.\n"
+                "To evaluate a run on it: lightning test --run last "
                 f"--data.data_dir {self.data_dir}"
             )
         folder = folders.get("train") or folders["all"]
@@ -64,11 +65,13 @@ class ImageFolderDataModule(ImageFilesDataModule):
         Raises:
             UserError: If there are other classes than ``class_names``.
         """
-        if name not in self._folders:
+        folders = self._folders
+        if name not in folders:
             raise UserError(
-                f"{self.data_dir} has no train/, which this needs.\nSet --data.data_dir."
+                f"{self.data_dir} has only {_named(folders)}.\n"
+                "Set --data.data_dir to a folder with train/, or with val/ to validate."
             )
-        folder = self._folders[name]
+        folder = folders[name]
         others = [found for found in self._inside(folder) if found not in self.class_names]
         if others:
             raise UserError(
@@ -123,7 +126,12 @@ class ImageFolderDataModule(ImageFilesDataModule):
             names = class_folders(folder)
         except OSError as error:
             raise UserError(
-                f"{folder} cannot be read: {(error.strerror or str(error)).lower()}.\n"
+                f"{folder} cannot be read: {(error.strerror or str(error)).lower()}."
+                f"{nearest(folder)}\n"
                 "Set --data.data_dir to a folder with a folder for every class."
             ) from None
         return [name for name in names if not own.is_relative_to((folder / name).resolve())]
+
+
+def _named(folders: Mapping[str, Path]) -> str:
+    return " and ".join(f"{folder.name}/" for folder in folders.values())

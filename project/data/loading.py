@@ -20,6 +20,7 @@ from project.data.loader import (
     EvalSampler,
     FixedSampler,
 )
+from project.data.padding import blank
 from project.mistakes import UserError
 
 # images (B, C, H, W), labels int64 (B,) or, mixed, probabilities (B, num_classes), index int64 (B,)
@@ -208,23 +209,25 @@ class ImageLoading(Augmentation):
         self._index = batch[2]
         return batch
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ANN401
         """Augment in training only, and normalise, on the device: uint8 is a quarter to copy."""
-        images, labels, index = batch
+        images, labels, index, *mask = batch  # with a mask: augmented before they were padded
         trainer, drawn = self.trainer, index if self._index is None else self._index
         self._index = None
         training = trainer is not None and trainer.training
         epoch = trainer.current_epoch if trainer is not None and not self._overfits() else 0
-        if training and self.image_size is not None:
+        if training and not mask:
             crop = self.train_set is None or not self.train_set.wants_epoch
             images = self.augment(images, drawn, epoch, crop)
         images = self.preprocess(images)
+        if mask:
+            images = blank(images, *mask)
         if training and not self._overfits():
             images, labels = self.mix(images, labels, drawn, epoch)
         if trainer is not None:
             # Half or double precision throughout (bf16-true, 64-true); nothing otherwise.
             images = trainer.precision_plugin.convert_input(images)
-        return images, labels, index
+        return images, labels, index, *mask
 
     def _overfits(self) -> bool:
         return getattr(self.trainer, "overfit_batches", 0) > 0

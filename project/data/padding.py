@@ -5,9 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# images (B, C, H, W), labels int64 (B,), index int64 (B,), mask bool (B, H, W)
-PaddedBatch = tuple[Tensor, Tensor, Tensor, Tensor]
-
 
 def pad(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Put images of different sizes into one tensor, each in the top left corner.
@@ -30,17 +27,6 @@ def pad(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         room[:, *corner] = image
         inside[corner] = True
     return batch, mask
-
-
-def pad_collate(samples: Sequence[tuple[Tensor, int, int]]) -> PaddedBatch:
-    """Make a batch of samples ``(image, label, index)`` whose images differ in size.
-
-    Args:
-        samples: Images uint8 ``(C, h, w)``; label -100 and index -1 for one that is not there.
-    """
-    images, labels, index = zip(*samples, strict=True)
-    batch, mask = pad(images)
-    return batch, torch.tensor(labels), torch.tensor(index), mask
 
 
 def blank(images: Tensor, mask: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ def _timeout() -> Iterator[None]:
 def _read(file: Path) -> State:
     """Read a state dict; no code in the file is run."""
     if not file.is_file():
-        raise UserError(f"--model.net.weights: there is no file {file}.")
+        raise UserError(f"--model.net.weights: there is no file {file}; null does without.")
     check_loadable(file)
     content: Any = torch.load(file, map_location="cpu", weights_only=True)
     is_state = isinstance(content, dict) and all(isinstance(v, Tensor) for v in content.values())

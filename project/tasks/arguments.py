@@ -40,7 +40,7 @@ def check_arguments(
         if values is not None and len(values) != num_classes:
             raise ValueError(f"{name} has {len(values)} entries for {num_classes} classes")
     if class_weights is not None and (min(class_weights) < 0 or sum(class_weights) <= 0):
-        raise ValueError(f"class_weights must be positive, got {class_weights}")
+        raise ValueError(f"class_weights must not be negative or all 0, got {class_weights}")
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
     if scale_lr is not None and scale_lr < 1:

@@ -228,7 +228,7 @@ class ClassificationTask(L.LightningModule):
         return per_class(self.confusion_matrix)
 
     def worst_classes(self, count: int) -> list[int]:
-        """Labels of the classes of which the last evaluation found the smallest shares."""
+        """Labels of the classes with the lowest recall in the last evaluation, lowest first."""
         return worst_first(self.per_class())[:count]
 
     def setup(self, stage: str) -> None:
@@ -238,7 +238,7 @@ class ClassificationTask(L.LightningModule):
             UserError: If they do not.
         """
         data = getattr(self.trainer, "datamodule", None)
-        if stage != "predict" and not self._checked:
+        if not self._checked:
             self._checked = fit_check.check_data(self, self.net, self.num_classes, data)
         if stage == "fit" and self._balance:
             self.class_weights = balanced_weights(data, self.num_classes)

@@ -77,10 +77,15 @@ def test_the_optimizer_has_all_parameters_from_the_start(make_trainer, module, d
 
 
 def test_it_says_what_is_frozen_and_when_that_ends(make_trainer, module, data, capsys):
-    make_trainer(FreezeBackbone(1), logger=False).fit(module, data)
+    make_trainer(FreezeBackbone(1), max_epochs=2, logger=False).fit(module, data)
     said = capsys.readouterr().out
     assert "Frozen until epoch 1: 536 parameters, all but 2\n" in said
     assert "Epoch 1: the backbone is trained too from here\n" in said
+
+
+def test_it_says_that_a_training_ends_before_the_thaw(make_trainer, module, data, capsys):
+    make_trainer(FreezeBackbone(2), max_epochs=2, logger=False).fit(module, data)
+    assert "all but 2; to the end, as epoch 1 is the last\n" in capsys.readouterr().out
 
 
 def test_the_network_is_left_as_it_was_given(make_trainer, module, data):

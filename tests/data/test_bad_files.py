@@ -45,6 +45,7 @@ def test_bad_files_stop_the_run_before_it_begins_with_one_message(
     assert not list(tmp_path.glob("logs/*/*/checkpoints"))
 
 
+@pytest.mark.slow
 def test_too_many_bad_files_are_not_skipped(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FIT, "--data.on_error", "skip"]) == 2
     assert "more than the 5%" in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """What data modules with files have in common: division, storage, constants, what a run keeps."""
 
+import pickle
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -278,3 +280,16 @@ def test_what_a_run_remembers_is_enough(tmp_path: Path):
 def test_a_checkpoint_of_other_classes_is_refused(folder: Path):
     with pytest.raises(UserError, match="trained on the classes x, y"):
         make(folder).load_state_dict({"class_names": ["x", "y"], "mean": None, "std": None})
+
+
+def test_images_that_keep_their_sizes_are_augmented_by_spawned_workers(
+    folder: Path, trainer
+) -> None:
+    data = make(folder, image_size=None, in_memory=None, flip=True)
+    data.trainer = trainer()
+    data.trainer.open = threading.Lock()  # as a trainer in a run: it cannot be pickled
+    data.setup("fit")
+    batch = [(1, 0), (1, 3)]
+    again = pickle.loads(pickle.dumps(data.train_set)).__getitems__(batch)
+    for one, two in zip(data.train_set.__getitems__(batch), again, strict=True):
+        assert torch.equal(one, two)

@@ -160,8 +160,11 @@ def test_a_label_out_of_range_is_named(pictures: Path) -> None:
         (["0", "1", "99"], r"go from 0 to 99 without 2, 3, 4, 5, 6 \(line 3 has 99\)"),
         (["0", "1", "-1"], r"go from -1 to 1 \(line 3 has -1\)"),
         (["1", "2"], r"go from 1 to 2 without 0"),
-        (["0.5", "1.5"], r"line 1: the label 0.5 is no whole number"),
-        (["cat"], r"has 1 labels to train on"),
+        (["0", "1", "9" * 17], r"go from 0 to 9+ without 2, 3, 4, 5, 6 \(line 3 has"),
+        (["0", "1", "9" * 400], r"line 3: the label 9{40} is no class"),
+        (["0", "1", "9" * 5000], r"line 3: the label 9{40} is no class"),
+        (["0.5", "1.5"], r"line 1: the label 0.5 is no class"),
+        (["cat"], r"has only the label cat to train on"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(
@@ -183,7 +186,6 @@ def test_labels_that_are_no_classes_are_refused(
         ("img/000.png,0,1\nimg/001.png,1,0", "has 3 columns and no header"),
         ("img/000.png\nimg/001.png", "no line with a path and a label"),
         ("", "no line with a path and a label"),
-        ("path,label\n", "has no lines"),
         (b"img/000.png,\xe9t\xe9\n", "is no UTF-8"),
     ],
 )
@@ -222,3 +224,40 @@ def test_a_label_that_training_lacks_is_refused(pictures: Path) -> None:
     text[17] = "img/017.png,bird,val"
     with pytest.raises(UserError, match=r"line 18 \(img/017\.png\): the label 'bird' is none of"):
         table(pictures, text).setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path,label\n", r"t\.csv has no line that can be used\."),
+        (
+            'path,label\n"img/000.png,cat\nimg/001.png,dog\n',
+            r"used\.\n.*csv, line 3 \(.*\): 1 cells",
+        ),
+    ],
+)
+def test_a_table_without_a_line_to_use_says_why(pictures: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as told:
+        table(pictures, text)
+    assert len(str(told.value).splitlines()) <= 3
+
+
+def test_where_all_files_are_missing_their_folder_is_asked_for(pictures: Path) -> None:
+    with pytest.raises(UserError, match=r"e\.g\. .*imgs/img/000\.png\. Did you mean img\?") as told:
+        table(pictures, lines(), image_dir=str(pictures / "imgs"))
+    assert "--data.image_dir" in str(told.value)
+
+
+def test_the_column_that_may_be_meant_is_in_the_answer(pictures: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"Set --data\.path_column photo and --data\.label_column tree"
+    ):
+        table(pictures, ["photo,tree", *lines()])
+    with pytest.raises(UserError, match=r"Set --data\.label_column species\."):
+        table(pictures, ["path,species", *lines()])
+
+
+def test_a_near_name_is_proposed_for_a_table_that_is_not_there(pictures: Path) -> None:
+    table(pictures, lines())
+    with pytest.raises(UserError, match=r"no such file or directory\. Did you mean t\.csv\?"):
+        ImageCSVDataModule(str(pictures / "tt.csv"))

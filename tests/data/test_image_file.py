@@ -24,7 +24,7 @@ from make_bad_files import (
     write_zoo,
 )
 
-from project.data.reading.image_file import BadImage, is_grey, read_header, read_image, square
+from project.data.reading.image_file import BadImage, read_header, read_image, square
 
 GOOD, BAD = good_files(), bad_files()
 
@@ -142,12 +142,12 @@ def test_one_channel_is_pillows_grey() -> None:
 
 @pytest.mark.parametrize("name", ["grey.jpg", "grey.png", "one_bit.png", "grey_alpha.png"])
 def test_a_grey_file_is_grey(name: str) -> None:
-    assert is_grey(GOOD[name])
+    assert read_header(GOOD[name]).grey
 
 
 @pytest.mark.parametrize("name", ["plain.jpg", "palette.png", "alpha.png", "cmyk.jpg"])
 def test_a_coloured_file_is_not_grey(name: str) -> None:
-    assert not is_grey(GOOD[name])
+    assert not read_header(GOOD[name]).grey
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "TIFF", "BMP"])
@@ -155,13 +155,13 @@ def test_a_coloured_file_is_not_grey(name: str) -> None:
 def test_a_palette_is_grey_if_all_its_colours_are(kind: str, grey: bool) -> None:
     image = Image.fromarray(photo(channels=1) // 64, "P")
     image.putpalette([9, 9, 9, 200, 200, 200, 3, 3, 3, 77, 77, 77 if grey else 78])
-    assert is_grey(encode(image, kind)) is grey
+    assert read_header(encode(image, kind)).grey is grey
 
 
 def test_grey_of_16_bits_is_grey_with_and_without_transparency() -> None:
-    assert is_grey(encode(deep()))
-    assert is_grey(png(1, 1, 16, 4, bytes(5)))
-    assert not is_grey(png(1, 1, 16, 2, bytes(7)))
+    assert read_header(encode(deep())).grey
+    assert read_header(png(1, 1, 16, 4, bytes(5))).grey
+    assert not read_header(png(1, 1, 16, 2, bytes(7))).grey
 
 
 def test_a_header_is_read_without_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,3 +231,10 @@ def test_an_image_of_the_size_stays_as_it_is() -> None:
 
 def test_a_very_long_image_takes_no_more_room_than_its_square() -> None:
     assert square(Image.new("L", (200_000, 1)), 224).shape == (1, 224, 224)  # else 10 GB
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_what_is_read_in_colour_is_read_in_grey(name: str) -> None:
+    image = read_image(GOOD[name], in_channels=1)
+    assert image.mode == "L"
+    assert image.size == read_image(GOOD[name]).size

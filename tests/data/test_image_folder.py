@@ -176,3 +176,23 @@ def test_labels_and_pixels_are_those_of_the_files(tmp_path: Path) -> None:
     images, labels, _ = data.test_set.__getitems__([3, 0])
     assert labels.tolist() == [1, 0]
     assert np.array_equal(images[0].permute(1, 2, 0), np.array(picture(9)))
+
+
+def test_a_near_name_is_proposed_for_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    write(tmp_path / "photos", {"a": 2, "b": 2})
+    with pytest.raises(UserError, match=r"no such file or directory\. Did you mean photos\?"):
+        ImageFolderDataModule(str(tmp_path / "fotos" / "small"))
+
+
+def test_validation_on_a_folder_with_test_only_is_refused(tmp_path: Path) -> None:
+    known = {"class_names": ["a", "b"], "in_channels": 3, "image_size": 8}
+    data = ImageFolderDataModule(str(write(tmp_path / "test", {"a": 3, "b": 2}).parent), **known)
+    with pytest.raises(UserError, match=r"has only test/\.\nSet --data\.data_dir to a folder with"):
+        data.setup("validate")
+
+
+def test_images_outside_of_the_class_folders_are_not_none(tmp_path: Path) -> None:
+    known = {"class_names": ["a", "b"], "in_channels": 3, "image_size": 8}
+    data = ImageFolderDataModule(str(write(tmp_path, {"photos": 3}) / "photos"), **known)
+    with pytest.raises(UserError, match=r"photos has no image in the folder of a class\."):
+        data.setup("test")

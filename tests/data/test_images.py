@@ -123,6 +123,7 @@ def test_training_images_change_with_the_epoch_and_not_in_validation(ready, reco
     assert torch.equal(data.on_after_batch_transfer(batch, 0)[0], data.preprocess(batch[0]))
 
 
+@pytest.mark.slow
 def test_augmented_images_are_the_same_with_workers(small, recorder, trainer):
     def images(workers: int) -> list[torch.Tensor]:
         net = recorder()

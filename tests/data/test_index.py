@@ -179,6 +179,7 @@ def test_a_table_gives_paths_back_as_they_were() -> None:
         table[4]
 
 
+@pytest.mark.slow
 def test_index_and_check_take_120_bytes_a_file(tmp_path: Path) -> None:
     name = "class_{:03}/photograph_{:07}.jpeg"  # 34 bytes
     paths = PathTable.of(name.format(i % 7, i) for i in range(1000))
@@ -318,6 +319,7 @@ def test_a_full_disk_leaves_the_old_cache(
     assert "No space left" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work_of_one(tmp_path: Path, looks: Callable[[], int]) -> None:
     write(tmp_path, *(f"{i}.png" for i in range(40)))
     pids = [in_a_fork(lambda: check(tmp_path, 40, tmp_path / "cache")) for _ in range(2)]
@@ -342,7 +344,7 @@ def test_a_bar_is_drawn_on_a_terminal_after_a_while(
 # Processes
 
 
-@pytest.mark.parametrize("count", [20, 900])
+@pytest.mark.parametrize("count", [20, pytest.param(900, marks=pytest.mark.slow)])
 def test_a_decoder_that_dies_costs_its_file_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
@@ -391,6 +393,7 @@ def test_a_process_that_is_killed_once_costs_no_file() -> None:
     assert tries.tolist() == [1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_row_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "_PATIENCE", 0.3)
     reasons = work_isolated(
@@ -445,6 +448,7 @@ def test_an_interrupt_leaves_no_process() -> None:
             os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_what_was_checked_before_an_interrupt_is_remembered(
     tmp_path: Path, looks: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,7 +105,7 @@ def test_order_is_the_same_with_workers():
     assert [run(one, e) for e in range(3)] == [run(two, e) for e in range(3)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_state_counts_batches_handed_out_not_prefetched(workers: int):
     first = loader(workers)
     first.sampler.set_epoch(3)

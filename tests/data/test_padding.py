@@ -1,6 +1,6 @@
 import torch
 
-from project.data.padding import blank, pad, pad_collate
+from project.data.padding import blank, pad
 
 SIZES = [(3, 5), (6, 2), (1, 1)]
 
@@ -34,15 +34,6 @@ def test_images_of_one_size_are_not_padded():
     batch, mask = pad(same)
     assert torch.equal(batch, torch.stack(same))
     assert mask.all()
-
-
-def test_collate_keeps_labels_and_index_and_what_is_not_there():
-    samples = list(zip(images(), [4, -100, 0], [9, -1, 2], strict=True))
-    batch, labels, index, mask = pad_collate(samples)
-    assert labels.tolist() == [4, -100, 0]
-    assert index.tolist() == [9, -1, 2]
-    assert labels.dtype == index.dtype == torch.int64
-    assert len(batch) == len(mask) == 3
 
 
 def test_padding_is_zero_after_normalisation_and_the_image_stays():

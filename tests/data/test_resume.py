@@ -85,7 +85,7 @@ def digits(small):
         ("on_train_batch_end", 17, {}),  # in the middle of epoch 1
         ("on_train_batch_end", 17, {"workers": 2}),
         ("on_train_batch_end", 24, {}),  # after the last batch of epoch 1
-        ("on_train_batch_end", 24, {"workers": 2}),
+        pytest.param("on_train_batch_end", 24, {"workers": 2}, marks=pytest.mark.slow),
         ("on_validation_end", 24, {}),  # ModelCheckpoint's usual moment
         ("on_train_epoch_end", 24, {}),
         ("on_validation_end", 16, {"val_check_interval": 4}),  # validation within an epoch

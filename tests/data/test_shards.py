@@ -327,7 +327,7 @@ def test_label_without_a_class_is_refused(tmp_path: Path):
         ({"crop_fraction": 0}, "crop_fraction"),
         ({"val_fraction": 1}, "val_fraction"),
         ({"image_size": 0}, "image_size"),
-        ({"mean": [0.5, 0.5]}, "one value for each channel"),
+        ({"mean": [0.5, 0.5], "std": [0.5, 0.5]}, "one number for each of 1 or 3 channels"),
     ],
 )
 def test_settings_out_of_range_are_refused(folder: Path, setting, message: str):
@@ -536,7 +536,7 @@ def server(folder: Path) -> Iterator[tuple[str, dict]]:
         thread.join()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_shards_are_read_over_http(folder: Path, server, workers: int):
     url, state = server
     near = ready(folder, "fit", num_workers=workers).train_dataloader()

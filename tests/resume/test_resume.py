@@ -48,6 +48,21 @@ def test_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert Run(run.path).state == "finished"
 
 
+def test_a_run_that_stopped_early_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stops = ["--early_stopping.patience", "1", "--early_stopping.min_delta", "9"]
+    run = fit(tmp_path, *SETTINGS, *stops, "--trainer.max_epochs", "5")
+    assert "stopped: no better val/loss in 1 validations" in capsys.readouterr().out
+    before = contents(run.path)
+    where = ["--resume", str(run.path), "--trainer.max_epochs"]
+    assert main(["fit", *where, "9"]) == 0
+    assert "raise --early_stopping.patience" in capsys.readouterr().out
+    assert contents(run.path) == before
+    assert main(["fit", *where, "3", "--early_stopping.patience", "9"]) == 0
+    assert Run(run.path).record["epoch"] == 3
+
+
 @pytest.mark.parametrize("copy", [False, True])
 def test_moved_run_goes_on_where_it_is(tmp_path: Path, copy: bool) -> None:
     run = fit(tmp_path / "logs", *SETTINGS)

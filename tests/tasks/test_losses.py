@@ -81,8 +81,18 @@ def test_mixed_images_cost_the_mixture_of_the_costs():
     torch.testing.assert_close(training_loss(logits, mixed, None, 0.0), expected)
 
 
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 2.0, 3.0])])
+def test_an_ignored_image_among_mixed_ones_costs_nothing(weight):
+    logits, mixed = torch.randn(8, 3), torch.rand(8, 3).softmax(dim=1)
+    mixed[5:] = 0.0
+    whole, part = (training_loss(logits[:n], mixed[:n], weight, 0.1) for n in (8, 5))
+    torch.testing.assert_close(whole, part)
+    assert training_loss(logits[5:], mixed[5:], weight, 0.1) == 0
+
+
 def test_label_of_a_mixed_image_is_that_of_the_larger_share():
     assert to_labels(torch.tensor([[0.2, 0.7, 0.1], [0.6, 0.0, 0.4]])).tolist() == [1, 0]
+    assert to_labels(torch.tensor([[0.2, 0.7, 0.1], [0.0, 0.0, 0.0]])).tolist() == [1, -100]
     assert to_labels(torch.tensor([2, -100])).tolist() == [2, -100]
 
 

@@ -106,18 +106,20 @@ class FileDataset(Split):
 
     def _image(self, index: int, epoch: int) -> Tensor:
         """Return a sample's image, uint8 ``(C, H, W)``."""
+        pixels = self._cut(self._read(index), index, epoch)
+        if self.change is not None:
+            pixels = self.change(pixels[None], torch.tensor([index]), epoch)[0]
+        return pixels
+
+    def _read(self, index: int) -> Image:
         path = self.file(index)
         try:
-            image = read_image(path, self.in_channels, self.max_pixels, self._needed())
+            return read_image(path, self.in_channels, self.max_pixels, self._needed())
         except BadImage as error:
             raise UnreadableFile(
                 f"{path}: {error}.\nIt was whole when it was checked. Restore it or delete it; a "
                 "run goes on with lightning fit --resume last"
             ) from None
-        pixels = self._cut(image, index, epoch)
-        if self.change is not None:
-            pixels = self.change(pixels[None], torch.tensor([index]), epoch)[0]
-        return pixels
 
     def _needed(self) -> int | None:
         """The shorter side below which an image must not be decoded."""

@@ -6,6 +6,7 @@ from typing import NoReturn, Protocol
 import torch
 from torch import Tensor
 
+from project.data.reading.listing import OUTSIDE
 from project.data.reading.sources import (
     OnError,
     Source,
@@ -83,8 +84,6 @@ class FileSplits:
     larger: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.val_fraction < 1:
-            raise ValueError(f"val_fraction must be in (0, 1), got {self.val_fraction}")
         if not 0 <= self.test_fraction <= 1:
             raise ValueError(f"test_fraction must be in [0, 1], got {self.test_fraction}")
 
@@ -176,13 +175,15 @@ class FileSplits:
         """Raise UserError: there is no image in a split that is needed."""
         source = self.source(split)
         held = "all" in self.place.given() or split not in self.place.given()
-        why, what = f"{source.name} has no image.", "Add images"
+        outside = source.left_out.get(OUTSIDE)
+        why = f"{source.name} has no image{' in the folder of a class' if outside else ''}."
+        what = "Add images"
         if held and len(source.rows):
             why = (
                 f"{len(source.rows):,} images in {source.name} leave none for {split}: no class "
                 "has enough different ones to train, validate and test on."
             )
-        if "all" in self.place.given():
+        if "all" in self.place.given() and (split == "test" or self.test_fraction > 0):
             share = "test on all of them: 1" if split == "test" else "test on none: 0"
             what += f", or set --data.test_fraction ({share})"
         raise UserError(f"{why}\n{what}.")

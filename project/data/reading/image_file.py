@@ -106,15 +106,6 @@ def read_header(source: str | Path | bytes, max_pixels: int = MAX_PIXELS) -> Hea
         return Header(*image.size, _is_grey(image))
 
 
-def is_grey(source: str | Path | bytes) -> bool:
-    """Whether an image has no colours, by its header alone.
-
-    Raises:
-        BadImage: As :func:`read_header`.
-    """
-    return read_header(source).grey
-
-
 def read_bytes(path: str | Path) -> bytes:
     """Read a file that may be an image.
 
@@ -144,7 +135,7 @@ def read_bytes(path: str | Path) -> bytes:
 def decode(
     data: bytes, in_channels: int = 3, max_pixels: int = MAX_PIXELS, at_least: int | None = None
 ) -> tuple[Image.Image, bool]:
-    """Do what :func:`read_image` does, and say as well whether the file is grey (see is_grey).
+    """Do what :func:`read_image` does, and say as well whether the file is grey.
 
     Raises:
         BadImage: As :func:`read_image`.
@@ -248,7 +239,7 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey with more than 8 bits; Pillow would cut off what is above 255."""
+    """Scale grey with more than 8 bits, of which Pillow would cut off what is above 255."""
     if image.mode.startswith("I;16"):
         bits, inverted = 16, False
         if image.format == "TIFF":  # tags BitsPerSample, PhotometricInterpretation 0: 0 is white
@@ -268,7 +259,7 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
             span = f"from {np.min(grey):.4g} to {np.max(grey):.4g}"
             raise BadImage(f"its pixels are floating-point numbers {span}; only [0, 1] is clear")
         return Image.fromarray(np.round(grey * 255).astype(np.uint8))
-    return image
+    return image.convert("RGB") if image.mode == "LAB" else image  # there is no other way to grey
 
 
 def _stranger(data: bytes) -> str:

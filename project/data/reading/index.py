@@ -60,6 +60,7 @@ _SPARE = 100_000  # records that are kept for files that are not asked for now
 # tick as it is read may change once more without a new time.
 _TICK_NS = 20_000_000
 _BAR_AFTER = 2.0  # seconds
+_FEW = 1000  # files that are stamped sooner than a process is started
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,12 @@ class _Check:
 
     def look_up(self, known: npt.NDArray[np.void]) -> None:
         """Stamp all files, and take over what is known of those that have not changed."""
-        work_isolated(self.stamp, np.arange(len(self.paths)), lambda _: None)
+        rows = np.arange(len(self.paths))
+        if len(rows) < _FEW:
+            for row in rows.tolist():
+                self.stamp(row)
+        else:
+            work_isolated(self.stamp, rows, lambda _: None)
         order = np.argsort(known["stamp"], kind="stable")
         stamps = self.table["stamp"]
         places = np.searchsorted(known["stamp"], stamps, sorter=order)

@@ -1,5 +1,6 @@
 """Where files come from, which of them can be used, and what is said about those that cannot."""
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from project.data.reading.index import Checked, PathTable, check_files
-from project.mistakes import UserError
+from project.mistakes import UserError, did_you_mean
 
 OnError = Literal["stop", "skip"]
 
@@ -105,11 +106,11 @@ def check(
         return
     share = f"{len(bad):,} of {total:,} files cannot be used"
     too_many = len(bad) > _TOLERATED * total
+    limit = f"more than the {_TOLERATED:.0%} that --data.on_error skip leaves out"
+    if too_many:
+        raise UserError(_listed(f"{share}, {limit}", bad, "delete them"))
     if on_error == "stop":
         raise UserError(_listed(share, bad, "leave them out: --data.on_error skip"))
-    if too_many:
-        limit = f"more than the {_TOLERATED:.0%} that on_error skip leaves out"
-        raise UserError(_listed(f"{share}, {limit}", bad, "delete them"))
     note(f"Left out: {share}, e.g. {bad[0][0]}: {bad[0][1]}")
 
 
@@ -190,6 +191,14 @@ def some(names: Sequence[str]) -> str:
     """Name classes, the first ten of them."""
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return f"{'class' if len(names) == 1 else 'classes'} {', '.join(names[:_NAMED])}{more}"
+
+
+def nearest(path: Path) -> str:
+    """Return `` Did you mean a or b?`` for a path that is not there, or an empty string."""
+    missing = next((part for part in [*reversed(path.parents), path] if not part.exists()), None)
+    if missing is None or not os.access(missing.parent, os.R_OK):
+        return ""
+    return did_you_mean(missing.name, os.listdir(missing.parent))
 
 
 @rank_zero_only

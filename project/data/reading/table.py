@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from project.data.reading.index import PathTable
 from project.mistakes import UserError
 
-_WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+_WHOLE = re.compile(r"[+-]?\d{1,18}(\.0*)?")  # what fits 64 bits
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -61,18 +62,17 @@ class Table:
         """
         texts = [self.texts[code] for code in torch.unique(self.codes[self.rows(split)]).tolist()]
         if len(texts) < 2:
-            raise UserError(
-                f"{self.file} has {len(texts)} labels to train on; two classes are the least."
-            )
+            what = f"only the label {texts[0]}" if texts else "no label"
+            raise UserError(f"{self.file} has {what} to train on; two classes are the least.")
         if not all(map(_NUMBER.fullmatch, texts)):
             return sorted(texts)
         for text in texts:
             if not _WHOLE.fullmatch(text):
                 raise UserError(
-                    f"{self.file}, line {self._line(text)}: the label {text} is no whole number.\n"
-                    "A class is a name or a number from 0 on; regression is another task."
+                    f"{self.file}, line {self._line(text)}: the label {text[:40]} is no class.\n"
+                    "A class is a name or a whole number from 0 on; regression is another task."
                 )
-        numbers = sorted({int(float(text)) for text in texts})
+        numbers = sorted(set(map(_number, texts)))
         if numbers != list(range(len(numbers))):
             self._refuse(numbers, texts)
         return [str(number) for number in numbers]
@@ -92,8 +92,9 @@ class Table:
 
     def _refuse(self, numbers: list[int], texts: list[str]) -> NoReturn:
         worst = numbers[0] if numbers[0] < 0 else numbers[-1]
-        text = next(text for text in texts if int(float(text)) == worst)
-        missing = sorted(set(range(max(numbers[-1], 0))) - set(numbers[:10_000]))[:5]
+        text = next(text for text in texts if _number(text) == worst)
+        there = set(numbers)
+        missing = list(islice((n for n in range(numbers[-1]) if n not in there), 5))
         gaps = f" without {', '.join(map(str, missing))}" if missing else ""
         raise UserError(
             f"{self.file}: the labels go from {numbers[0]} to {numbers[-1]}{gaps} (line "
@@ -103,4 +104,8 @@ class Table:
 
 
 def _plain(text: str) -> str:
-    return str(int(float(text))) if _WHOLE.fullmatch(text) else text
+    return str(_number(text)) if _WHOLE.fullmatch(text) else text
+
+
+def _number(text: str) -> int:
+    return int(text.partition(".")[0])  # not by way of a float, which rounds

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from project.data.reading.index import EXTENSIONS, PathTable
-from project.data.reading.sources import SPLITS, note
+from project.data.reading.sources import SPLITS, nearest, note
 from project.data.reading.table import Columns, Table
 from project.mistakes import UserError
 
@@ -20,6 +20,7 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 # Labels that are none, in any case; "none" and "NA" may be names of classes.
 _NOTHING = {"", "nan", "<na>", "#n/a"}
 _ALL = "all"
+_SHOWN = 300  # characters of a path, which may be half of the table after an open quote
 _LOOK = 20  # lines that show which separator it is
 
 
@@ -48,7 +49,7 @@ def read_table(file: Path, image_dir: Path, columns: Columns) -> Table:
             found = _Reader(file, image_dir, columns).read(stream)
     except OSError as error:
         raise UserError(
-            f"{file} cannot be read: {(error.strerror or str(error)).lower()}.\n"
+            f"{file} cannot be read: {(error.strerror or str(error)).lower()}.{nearest(file)}\n"
             "Set --data.csv_file to a table with a path and a label on each line."
         ) from None
     except UnicodeDecodeError as error:
@@ -143,11 +144,15 @@ class _Reader:
     def _refuse_header(self, first: list[str], names: list[str]) -> NoReturn:
         wanted = {"path": self.columns.path, "label": self.columns.label}
         missing = {key: name for key, name in wanted.items() if name.casefold() not in names}
+        known = {name.casefold() for name in self.columns}
+        rest = [cell for cell in first if cell and cell.casefold() not in known]
+        answers = rest if len(rest) == len(missing) else [""] * len(missing)
+        settings = zip(missing, answers, strict=True)
         raise UserError(
             f"{self.file} has no column {' and '.join(missing.values())}; it has "
             f"{', '.join(first[:12])}.\n"
-            f"Set {' and '.join(f'--data.{key}_column' for key in missing)}. One column holds the "
-            "label: several columns of targets are another task."
+            f"Set {' and '.join(f'--data.{key}_column {said}'.strip() for key, said in settings)}. "
+            "One column holds the label: several columns of targets are another task."
         )
 
     def _paths(self, lines: Iterator[list[str]], place: Place) -> Iterator[str]:
@@ -157,7 +162,8 @@ class _Reader:
                 continue
             number: int = lines.line_num  # type: ignore[attr-defined]
             path = cells[place.path].strip() if place.path < len(cells) else ""
-            name = f"{self.file}, line {number}" + (f" ({path})" if path else "")
+            shown = " ".join(path[:_SHOWN].split())
+            name = f"{self.file}, line {number}" + (f" ({shown})" if shown else "")
             reason = self._flaw(cells, place)
             if reason is not None:
                 self.bad.append((name, reason))

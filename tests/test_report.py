@@ -1,0 +1,50 @@
+"""The table of the classes on screens of the usual widths."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from project.report import show_scores
+from project.tasks.tally import per_class, worst_first
+
+
+def shown(num_classes: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return what is printed of a task; class 1 has no samples, later classes are found less."""
+    counts = torch.full((num_classes, num_classes), 1) + torch.arange(num_classes).flip(0).diag()
+    counts[1] = 0
+    figures = per_class(counts)
+    task = SimpleNamespace(
+        class_names=[f"kind {label}" for label in range(num_classes)],
+        confusion_matrix=counts,
+        per_class=lambda: figures,
+        worst_classes=lambda count: worst_first(figures)[:count],
+    )
+    show_scores([], task)  # type: ignore[arg-type]
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+@pytest.mark.parametrize("num_classes", [3, 20, 21, 200])
+def test_many_classes_show_those_with_the_lowest_recall(
+    num_classes: int,
+    width: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    lines = shown(num_classes, capsys)
+    assert max(map(len, lines)) <= 80
+    rows = [line.split("│")[1].strip() for line in lines if "│ kind" in line]
+    said = f"The 10 of {num_classes} classes with the lowest recall"
+    if num_classes <= 20:
+        assert rows == [f"kind {label}" for label in range(num_classes)]
+        assert said not in lines
+    else:
+        assert rows == [f"kind {num_classes - 1 - place}" for place in range(10)]
+        assert said in lines
+
+
+def test_a_class_without_samples_has_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    [row] = [line for line in shown(3, capsys) if "kind 1" in line]
+    assert [cell.strip() for cell in row.strip("│").split("│")[1:]] == ["n/a", "n/a", "n/a", "0"]
