@@ -33,7 +33,8 @@ test: $(READY) ## Run the fast tests: under a minute, offline
 
 test-all: $(READY) $(NOTEBOOKS_READY) ## Run the fast and the slow tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --ignore tests/doctor
+	$(if $(wildcard tests/doctor),$(BIN)/python -m pytest -n 2 -m slow tests/doctor)
 
 soak: $(READY) ## Run the tests that repeat one thing for many minutes
 	$(BIN)/python -m pytest -m soak

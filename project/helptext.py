@@ -13,6 +13,7 @@ lightning fit: train a model, then test its best checkpoint
   lightning fit                                   the digits recipe, some seconds on a laptop
   lightning fit --config configs/mnist.yaml       another recipe; configs/*.yaml has all
   lightning fit --config configs/mnist.yaml --config configs/presets/bf16.yaml
+  lightning fit --config configs/image_folder.yaml --data.data_dir photos     your own images
 
 What people set (any setting of a YAML can be given as --a.b.c VALUE, and then beats the YAML):
   --config FILE                       recipe or preset; repeat it to stack, later ones win

@@ -57,6 +57,7 @@ def test_help_fits_a_screen(verb: str, capsys: pytest.CaptureFixture[str]) -> No
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.slow
 def test_every_setting_of_the_short_help_exists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--help-all"]) == 0
     everything = capsys.readouterr().out
@@ -251,6 +252,7 @@ def test_a_bug_in_a_constructor_keeps_its_traceback(
     assert f"buggy_{kind.__name__}.py" in {Path(str(step.path)).name for step in bug.traceback}
 
 
+@pytest.mark.slow
 def test_a_network_in_the_current_folder_is_found(workdir: Path) -> None:
     Path("mynet.py").write_text("from project.models import MLP\nclass MyNet(MLP):\n    pass\n")
     code = "import sys; sys.path = [p for p in sys.path if p]; from project.cli import main; "

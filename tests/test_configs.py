@@ -100,6 +100,7 @@ def test_presets_with_loggers_add_to_the_list(name: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_overfit_keeps_the_callbacks_of_the_user(
     workdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_loads_without_the_weights_it_began_with(hub: Path, workdir: Path) -> None:
     assert main(["fit", *NET, *FEW, "--model.net.weights", "DEFAULT"]) == 0
     shutil.rmtree(hub)

@@ -66,6 +66,7 @@ def test_curves_are_in_tensorboard(digits_run: Run) -> None:
     }
 
 
+@pytest.mark.slow
 def test_configuration_trains_the_same_weights_again(digits_run: Run) -> None:
     here = ["--trainer.default_root_dir", "logs"]
     assert main(["fit", "--config", str(digits_run.config), *here]) == 0
@@ -74,6 +75,7 @@ def test_configuration_trains_the_same_weights_again(digits_run: Run) -> None:
     assert same(digits_run, again)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_weights(digits_run: Run) -> None:
     assert main(["fit", *SHORT, "--seed_everything", "7"]) == 0
     assert not same(digits_run, find_run("last"))
@@ -131,6 +133,7 @@ def test_load_run_gives_the_logits_of_the_checkpoint(digits_run: Run) -> None:
     assert acc == pytest.approx(digits_run.record["scores"]["test/acc"])
 
 
+@pytest.mark.slow
 def test_unsafe_experiment_name_is_made_safe(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *SHORT, "--experiment", "a, b:c d"]) == 0
     assert "a-b-c-d" in capsys.readouterr().out
@@ -175,6 +178,7 @@ def test_trial_run_leaves_nothing(workdir: Path) -> None:
     assert not list(workdir.iterdir())
 
 
+@pytest.mark.slow
 def test_default_run_says_nothing_on_stderr(workdir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "project", "fit", *SHORT],
@@ -188,6 +192,7 @@ def test_default_run_says_nothing_on_stderr(workdir: Path) -> None:
         assert noise not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["validate", "test", "predict"])
 def test_nothing_on_stderr_when_a_run_is_used(
     verb: str, digits_run: Run, capfd: pytest.CaptureFixture[str]

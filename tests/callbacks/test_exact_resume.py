@@ -107,7 +107,9 @@ def run(make_trainer, module, data, folder, *callbacks, ckpt=None, **options):
     return net
 
 
-@pytest.mark.parametrize("sizes", [{}, {"val_check_interval": 2}])
+@pytest.mark.parametrize(
+    "sizes", [{"val_check_interval": 2}, pytest.param({}, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("hook", "step"),
     [

@@ -327,6 +327,7 @@ def test_the_command_has_it_on_by_default(capsys):
     assert not list(Path("logs").rglob("*.ckpt"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_one_setting_switches_it_off():
     # Early stopping has its own look at val/loss.

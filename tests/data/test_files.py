@@ -199,6 +199,7 @@ def test_a_file_damaged_later_is_named_also_by_a_worker(folder: Path):
     assert len(message) == 2
 
 
+@pytest.mark.slow
 def test_a_cut_file_stops_before_training_and_can_be_skipped(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -180,6 +180,7 @@ def test_data_that_are_right_but_odd_do_not_fail(build: Callable[[], tuple[Any, 
     assert not any("could not run" in found.evidence for found in report.findings)
 
 
+@pytest.mark.slow
 def test_digits_raise_no_alarm() -> None:
     report = findings(Task(small_net(10)).eval(), Pairs())
     assert not report.of("FAIL", "WARN"), report.of("FAIL", "WARN")

@@ -60,6 +60,7 @@ def fails(capsys: pytest.CaptureFixture[str], how: str, *args: str) -> str:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bad")
 def test_a_full_device_is_answered_with_numbers_to_type_in(
     capsys: pytest.CaptureFixture[str],
@@ -101,6 +102,7 @@ def test_a_run_that_is_left_by_sys_exit_has_failed() -> None:
     assert find_run(next(Path("logs/digits").iterdir())).record["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_an_error_in_the_test_at_the_end_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     from project.tasks import ClassificationTask
 

@@ -100,6 +100,7 @@ def test_two_processes(tmp_path: Path, kind: str, hook: str, step: int) -> None:
     assert_same(other, one)
 
 
+@pytest.mark.slow
 def test_the_killed_part_of_a_curve_is_not_shown(tmp_path: Path) -> None:
     often = ("--autosave.every_n_steps", "5", "--trainer.log_every_n_steps", "1")
     killed(start(tmp_path, *often, *killer("Kill", BATCH, 17, None)))

@@ -34,6 +34,7 @@ def checkpoint(run: Run, name: str = "last.ckpt") -> dict[str, dict]:
     return torch.load(run.path / "checkpoints" / name, weights_only=True)
 
 
+@pytest.mark.slow
 def test_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = fit(tmp_path, *SETTINGS)
     before = contents(run.path)
@@ -48,6 +49,7 @@ def test_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert Run(run.path).state == "finished"
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_run_that_stopped_early_says_how_to_go_on(
     assert Run(run.path).record["epoch"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copy", [False, True])
 def test_moved_run_goes_on_where_it_is(tmp_path: Path, copy: bool) -> None:
     run = fit(tmp_path / "logs", *SETTINGS)
@@ -90,6 +93,7 @@ def test_moved_run_goes_on_where_it_is(tmp_path: Path, copy: bool) -> None:
     assert (moved / best).is_file()
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_passed_over_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +194,7 @@ def test_score_in_the_record_is_that_of_the_file(tmp_path: Path) -> None:
     assert len(run.record["resumed"]) == 1
 
 
+@pytest.mark.slow
 def test_weights_of_another_number_of_classes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +236,7 @@ def test_plateau_sees_the_epoch_in_which_a_run_was_resumed(tmp_path: Path) -> No
     assert outcome(find_run("last", tmp_path / "cut")).scalars == outcome(whole).scalars
 
 
+@pytest.mark.slow
 def test_run_that_is_trained_elsewhere_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

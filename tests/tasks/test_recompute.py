@@ -92,6 +92,7 @@ def test_a_block_that_changes_its_input_is_refused() -> None:
         net(torch.zeros(1, 1, 8, 8))
 
 
+@pytest.mark.slow
 def test_switch_of_the_task_trains_the_same_weights() -> None:
     saved = []
     for switch in ("false", "true"):

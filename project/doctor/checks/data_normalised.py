@@ -137,6 +137,8 @@ def statistics_of_train(subject: Subject) -> Finding:
     whole = {split: _whole(subject, split) for split in subject.splits()}
     if len(whole) < 2 or "train" not in whole:
         raise Skip("needs train and another split")
+    if len({len(values) for values in whole.values()}) > 1:
+        raise Skip("the splits differ in their channels")
     train = whole["train"]
     if _is_standard(train, _left_out(subject)):
         others = [name for name, values in whole.items() if _is_standard(values)]

@@ -12,7 +12,7 @@ from zoo.parts import Pictures, Specimen, Task, case, small_net
 MODEL = {"groups": ("model",)}
 
 
-@case("softmax-before-loss", fast=True, says="softmax is applied twice")
+@case("softmax-before-loss", says="softmax is applied twice")
 def softmax_in_the_network(bad: bool) -> Specimen:
     """The network ends in a softmax, and cross-entropy has its own."""
     end = nn.Softmax(dim=1) if bad else nn.Identity()
