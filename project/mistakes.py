@@ -135,7 +135,9 @@ def _required(found: re.Match[str], complaint: Complaint) -> str:
     names = [
         f"--{complaint.key}.{name.strip()}".replace("--.", "--") for name in found[1].split(",")
     ]
-    return f"{' and '.join(names)} is required by {complaint.where}."
+    kinds = {"dir": "a folder", "file": "a file"}
+    what = " and ".join(kinds.get(name.rsplit("_", 1)[-1], "a value") for name in names)
+    return f"{' and '.join(names)} is required by {complaint.where}: give it {what}."
 
 
 def _no_file(found: re.Match[str], complaint: Complaint) -> str:

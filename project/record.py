@@ -108,6 +108,12 @@ class RunRecord(Callback):
             self._note_batch_size(getattr(trainer, "datamodule", None))
         report.show_start(trainer, pl_module, self.run_dir)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let every epoch have a point in the curves, also where it has few steps."""
+        steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        trainer.log_every_n_steps = int(min(every, max(1, steps)))  # type: ignore[attr-defined]
+
     def _note_batch_size(self, datamodule: object) -> None:
         """Put down the batch size that a BatchSizeFinder has found, so that none is sought again.
 

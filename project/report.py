@@ -15,6 +15,7 @@ from project.request import Request
 
 MAX_CLASSES = 20  # more would not fit a screen
 WORST = 10  # of them are shown then
+_UNEVEN = 4  # times as many images in one class as in another are worth a line
 
 
 def show_start(trainer: Trainer, model: LightningModule, run_dir: Path) -> None:
@@ -32,7 +33,18 @@ def show_start(trainer: Trainer, model: LightningModule, run_dir: Path) -> None:
         + (f", {frozen:,} of them frozen" if frozen else "")
     )
     _print(f"Data   {type(datamodule).__name__}" + (f", {counts} samples" if counts else ""))
+    if rare := _rare_classes(datamodule):
+        _print(f"       {rare}: see --data.balanced")
     _print(f"Run    {run_dir}")
+
+
+def _rare_classes(datamodule: object) -> str:
+    """Name the rarest and the most frequent class, if they are far apart."""
+    names, counts = (getattr(datamodule, key, None) for key in ("class_names", "class_counts"))
+    if not names or not counts or max(counts) < _UNEVEN * max(1, min(counts)):
+        return ""
+    few, many = (counts.index(pick(counts)) for pick in (min, max))
+    return f"{names[few]} has {counts[few]:,} images, {names[many]} {counts[many]:,}"
 
 
 def show_checkpoint(request: Request, differ: Sequence[tuple[str, str, str]]) -> None:

@@ -1,11 +1,12 @@
 """The table of the classes on screens of the usual widths."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from project.report import show_scores
+from project.report import show_scores, show_start
 from project.tasks.tally import per_class, worst_first
 
 
@@ -48,3 +49,15 @@ def test_many_classes_show_those_with_the_lowest_recall(
 def test_a_class_without_samples_has_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
     [row] = [line for line in shown(3, capsys) if "kind 1" in line]
     assert [cell.strip() for cell in row.strip("│").split("│")[1:]] == ["n/a", "n/a", "n/a", "0"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"), [([60, 6], "maple has 6 images, oak 60: see --data.balanced"), ([6, 9], "")]
+)
+def test_a_rare_class_is_pointed_out(
+    counts: list[int], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = SimpleNamespace(class_names=["oak", "maple"], class_counts=counts)
+    show_start(SimpleNamespace(datamodule=data), torch.nn.Linear(1, 1), Path("run"))  # type: ignore[arg-type]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines if "images" in line] == ([said] if said else [])

@@ -66,6 +66,12 @@ def test_curves_are_in_tensorboard(digits_run: Run) -> None:
     }
 
 
+def test_a_curve_has_a_point_an_epoch_where_epochs_are_short(workdir: Path) -> None:
+    assert main(["fit", *SHORT, "--data.batch_size", "512"]) == 0
+    points = _events(find_run("last")).Scalars("lr-AdamW/decay")
+    assert [point.step for point in points] == [1, 3]  # two steps an epoch
+
+
 @pytest.mark.slow
 def test_configuration_trains_the_same_weights_again(digits_run: Run) -> None:
     here = ["--trainer.default_root_dir", "logs"]

@@ -74,8 +74,8 @@ class PreemptionGuard(Checkpoint):  # and so it comes after all others, with wha
             if os.getpid() != pid:  # a worker that was forked from the run
                 return
             old = self._old.get(signal.Signals(number))
-            if self._signal and number == signal.SIGINT and callable(old):
-                old(number, frame)
+            if self._signal and number == signal.SIGINT:  # jobs in the background begin ignoring it
+                (old if callable(old) else signal.default_int_handler)(number, frame)
             self._signal = self._signal or number
 
         _shield_workers()

@@ -101,7 +101,7 @@ class ImageFilesDataModule(FoundImages):
             self._normalise()
         if "all" in self.splits.sources and new == ["test"]:
             tested, total = len(self.splits.rows["test"]), len(self.splits.sources["all"].rows)
-            note(f"Test   {tested:,} of {total:,} images (test_fraction)")
+            note(f"Test   {tested:,} of {total:,} images, held out by --data.test_fraction")
 
     def _eval_dataloader(self, dataset: Split | None) -> DataLoader[Batch]:
         if self.mean is None:  # no checkpoint has said them

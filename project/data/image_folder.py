@@ -10,7 +10,7 @@ import torch
 from project.data.files import ImageFilesDataModule
 from project.data.reading.index import class_folders, list_folder
 from project.data.reading.sources import SPLITS, Source, nearest, note, some
-from project.mistakes import UserError
+from project.mistakes import UserError, did_you_mean
 
 
 class ImageFolderDataModule(ImageFilesDataModule):
@@ -75,8 +75,10 @@ class ImageFolderDataModule(ImageFilesDataModule):
         others = [found for found in self._inside(folder) if found not in self.class_names]
         if others:
             raise UserError(
-                f"{folder} has {some(others)}, but the classes are {', '.join(self.class_names)}.\n"
-                "Rename or remove what is none of them: a network knows what it was trained on."
+                f"{folder} has {some(others)}, but the classes are {', '.join(self.class_names)}."
+                f"{did_you_mean(others[0], self.class_names)}\n"
+                "Rename or remove the folder, or correct --data.class_names, where a run has those "
+                "that its network was trained on."
             )
         listing = list_folder(folder, self.class_names)
         labels = torch.from_numpy(listing.labels)

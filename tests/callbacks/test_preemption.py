@@ -55,8 +55,9 @@ def test_stops_in_a_validation_too(fit, tmp_path):
     assert (tmp_path / "checkpoints" / "autosave.ckpt").is_file()
 
 
-def test_second_interrupt_is_pythons_own(fit, tmp_path):
-    handler = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("given", [signal.default_int_handler, signal.SIG_IGN])
+def test_second_interrupt_is_pythons_own(fit, tmp_path, given):
+    handler = signal.signal(signal.SIGINT, given)  # a shell's background job begins ignoring it
     with pytest.raises(SystemExit) as stop:  # Lightning's answer to a KeyboardInterrupt
         fit(Sender("on_train_batch_start", "SIGINT", "SIGINT"))
     signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored

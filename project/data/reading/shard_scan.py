@@ -166,7 +166,9 @@ def judge(scans: Mapping[str, Sequence[Scan]], on_error: str) -> None:
     limit = f", more than the {_TOLERATED:.0%} that skip leaves out" if on_error == "skip" else ""
     lines = [f"  {name}: {reason}" for name, reason in bad[:_NAMED]]
     lines += [f"  and {len(bad) - _NAMED:,} more"] if len(bad) > _NAMED else []
-    way = "Mend them." if on_error == "skip" else "Mend them, or leave them out: --on_error skip"
+    way = (
+        "Repair them." if on_error == "skip" else "Repair them, or leave them out: --on_error skip"
+    )
     raise UserError("\n".join([f"{what}{limit}:", *lines, way]))
 
 

@@ -118,7 +118,7 @@ def _listed(what: str, bad: Sequence[tuple[str, str]], otherwise: str) -> str:
     lines = [f"  {name}: {reason}" for name, reason in bad[:_NAMED]]
     if len(bad) > _NAMED:
         lines.append(f"  and {len(bad) - _NAMED:,} more")
-    return "\n".join([f"{what}:", *lines, f"Mend them, or {otherwise}"])
+    return "\n".join([f"{what}:", *lines, f"Repair them, or {otherwise}"])
 
 
 def _say_left_out(sources: Sequence[Source]) -> None:

@@ -152,7 +152,7 @@ class _Reader:
             f"{self.file} has no column {' and '.join(missing.values())}; it has "
             f"{', '.join(first[:12])}.\n"
             f"Set {' and '.join(f'--data.{key}_column {said}'.strip() for key, said in settings)}. "
-            "One column holds the label: several columns of targets are another task."
+            "One column has the label, not one for each class."
         )
 
     def _paths(self, lines: Iterator[list[str]], place: Place) -> Iterator[str]:
