@@ -62,6 +62,8 @@ def test_this_release_is_not_known_to_be_bad() -> None:
 def test_a_package_outside_the_project_s_range_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda p: "2.5.0" if p == "lightning" else real(p))
+    # A renamed copy is not installed under its name before the next `make`.
+    monkeypatch.setattr(metadata, "requires", lambda p: ["lightning>=2.6.4,<2.7"])
     result = found("versions")
     assert result.status == "WARN"
     assert "lightning" in result.evidence
