@@ -87,6 +87,7 @@ def test_another_seed_gives_other_weights(digits_run: Run) -> None:
     assert not same(digits_run, find_run("last"))
 
 
+@pytest.mark.slow
 def test_validate_gives_the_score_of_training(
     digits_run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

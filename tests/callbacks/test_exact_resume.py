@@ -114,8 +114,8 @@ def run(make_trainer, module, data, folder, *callbacks, ckpt=None, **options):
     ("hook", "step"),
     [
         ("on_train_batch_end", 3),
-        ("on_train_batch_end", 4),
-        ("on_train_batch_end", 6),
+        pytest.param("on_train_batch_end", 4, marks=pytest.mark.slow),
+        pytest.param("on_train_batch_end", 6, marks=pytest.mark.slow),
         ("on_validation_batch_end", 4),
     ],
 )
