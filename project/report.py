@@ -128,6 +128,7 @@ def show_fit(
     model: LightningModule,
     seconds: float,
     run_dir: Path | None,
+    ends: Iterable[str],
 ) -> None:
     """Print how a training went and the commands that follow.
 
@@ -137,6 +138,7 @@ def show_fit(
         model: The task, which has the figures of the classes.
         seconds: Wall time since the command began.
         run_dir: The run's folder; None when nothing was kept.
+        ends: What ``ends`` said before the test.
     """
     names = dict.fromkeys(
         key.split("/", 1)[1] for key in scores if key.startswith(("val/", "test/"))
@@ -150,7 +152,7 @@ def show_fit(
         was_tested = any(key.startswith("test/") for key in scores)
         _show_classes(model, " (test)" if was_tested else " (last validation)")
     _print(f"{trainer.current_epoch} epochs, {trainer.global_step} steps, {seconds:.0f} s")
-    for line in _ends(trainer):
+    for line in ends:
         _print(line)
     if run_dir is None:
         _print("Nothing was kept: a trial run (fast_dev_run).")
@@ -165,16 +167,18 @@ def show_fit(
         _print(f"{'Next' if command is there[0] else '':<7}{command}")
 
 
-def _ends(trainer: Trainer) -> Iterable[str]:
+def ends(trainer: Trainer) -> list[str]:
     """Say why the training stopped before its end, and which checkpoint is the best one."""
+    lines = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, EarlyStopping) and callback.stopped_epoch:
-            yield (
+            lines.append(
                 f"Early  stopped: no better {callback.monitor} in {callback.patience} validations"
             )
     keeper = trainer.checkpoint_callback
     if isinstance(keeper, ModelCheckpoint) and keeper.best_model_path and keeper.monitor:
-        yield f"Best   {Path(keeper.best_model_path).name}, by {keeper.monitor}"
+        lines.append(f"Best   {Path(keeper.best_model_path).name}, by {keeper.monitor}")
+    return lines
 
 
 def say(line: str) -> None:

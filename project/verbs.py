@@ -242,6 +242,7 @@ class Command(LightningCLI):
             model, datamodule=datamodule, ckpt_path=self.request.ckpt_path, weights_only=True
         )
         scores: dict[str, float] = dict(self.record.scores) if self.record else {}
+        ends = report.ends(self.trainer)  # the test loads the state of the best checkpoint
         has_test = getattr(datamodule, "has_test", True)
         if self.trainer.limit_test_batches and not has_test:
             report.say("Test   none: the data have no test split")
@@ -253,7 +254,7 @@ class Command(LightningCLI):
                 scores |= tested
         if self.record:
             self.record.end("finished", scores=scores)
-        report.show_fit(scores, self.trainer, model, time.time() - self.began, self.run_dir)
+        report.show_fit(scores, self.trainer, model, time.time() - self.began, self.run_dir, ends)
 
     def validate(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Evaluate a run's checkpoint on the validation split."""

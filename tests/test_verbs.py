@@ -66,6 +66,19 @@ def test_curves_are_in_tensorboard(digits_run: Run) -> None:
     }
 
 
+def test_a_run_says_that_it_stopped_early_and_what_it_keeps(
+    workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stops = ["--early_stopping.patience", "1", "--early_stopping.min_delta", "9"]
+    # The best is not the last one: the test at the end then loads a state from before the stop.
+    first = ["--checkpoint.mode", "min"]
+    assert main(["fit", *SHORT, "--trainer.max_epochs", "5", *stops, *first]) == 0
+    said = capsys.readouterr().out
+    assert "Early  stopped: no better val/loss in 1 validations" in said
+    best = Path(find_run("last").record["best_ckpt"]).name
+    assert f"Best   {best}, by val/acc" in said
+
+
 def test_a_curve_has_a_point_an_epoch_where_epochs_are_short(workdir: Path) -> None:
     assert main(["fit", *SHORT, "--data.batch_size", "512"]) == 0
     points = _events(find_run("last")).Scalars("lr-AdamW/decay")
