@@ -71,8 +71,15 @@ def test_a_run_says_that_it_stopped_early_and_what_it_keeps(
 ) -> None:
     stops = ["--early_stopping.patience", "1", "--early_stopping.min_delta", "9"]
     # The best is not the last one: the test at the end then loads a state from before the stop.
-    first = ["--checkpoint.mode", "min"]
-    assert main(["fit", *SHORT, "--trainer.max_epochs", "5", *stops, *first]) == 0
+    worse = [
+        "--model.optimizer.lr",
+        "1",
+        "--model.scheduler",
+        "null",
+        "--checkpoint.save_top_k",
+        "1",
+    ]
+    assert main(["fit", *SHORT, "--trainer.max_epochs", "5", *stops, *worse]) == 0
     said = capsys.readouterr().out
     assert "Early  stopped: no better val/loss in 1 validations" in said
     best = Path(find_run("last").record["best_ckpt"]).name
