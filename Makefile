@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Scripts in .venv hold absolute paths: a checkout that was moved gets a stamp of another name, and so a new install.
 HERE := $(shell pwd -P | cksum | cut -d ' ' -f 1)
 READY := .venv/.ready-$(HERE)
-NOTEBOOKS_READY := .venv/.notebooks-ready-$(HERE)
+EXTRAS_READY := .venv/.extras-ready-$(HERE)
 
 define NEEDS_PYTHON
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -31,7 +31,7 @@ tensorboard: $(READY) ## Look at the curves of all runs in logs/, at http://127.
 test: $(READY) ## Run the fast tests: under a minute, offline
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: $(READY) $(NOTEBOOKS_READY) ## Run the fast and the slow tests
+test-all: $(READY) $(EXTRAS_READY) ## Run the fast and the slow tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m slow --ignore tests/doctor
 	$(if $(wildcard tests/doctor),$(BIN)/python -m pytest -n 2 -m slow tests/doctor)
@@ -44,7 +44,7 @@ check: $(READY) ## Lint, formatting and types: ruff and mypy --strict
 	$(BIN)/ruff format --check
 	$(BIN)/python -m mypy
 
-notebooks: $(NOTEBOOKS_READY) ## Execute the notebooks, leaving them as they are
+notebooks: $(EXTRAS_READY) ## Execute the notebooks, leaving them as they are
 	$(BIN)/python -m jupyter execute notebooks/*.ipynb
 
 rename: ## Give the package your name: make rename NAME=my_net
@@ -62,11 +62,11 @@ $(READY): pyproject.toml .ci/constraints.txt
 	@echo "Setting up .venv. The first time takes minutes: torch is a large download."
 	@$(PYTHON) -m venv .venv
 	@$(INSTALL) --editable '.[dev]'
-	@rm -f .venv/.ready-* .venv/.notebooks-ready-*
+	@rm -f .venv/.ready-* .venv/.extras-ready-*
 	@touch $@
 
-# matplotlib slows every start of torchmetrics, so it comes only to those who run notebooks.
-$(NOTEBOOKS_READY): $(READY)
-	@echo "Adding what notebooks need to .venv."
-	@$(INSTALL) --editable '.[dev,notebooks]'
+# matplotlib slows every start of torchmetrics, so it comes only to those who run notebooks or all tests.
+$(EXTRAS_READY): $(READY)
+	@echo "Adding what notebooks, export and serving need to .venv."
+	@$(INSTALL) --editable '.[dev,notebooks,export,serve,parquet]'
 	@touch $@

@@ -50,8 +50,22 @@ class TensorBoard(TensorBoardLogger):
     def experiment(self) -> Any:  # noqa: ANN401
         """The writer; its file's name sorts after those of the run's earlier lives."""
         if self._experiment is None:
-            _wait_for_a_later_name(self.log_dir)
+            earlier = _event_files(self.log_dir)
+            super().experiment  # opens a file
+            now = _event_files(self.log_dir)
+            if earlier and now[-1] == earlier[-1]:
+                self._experiment.close()
+                for file in set(now) - set(earlier):
+                    file.unlink()
+                self._experiment = None
+                _let_its_second_pass(earlier[-1])
         return super().experiment
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close the file; what a closing test writes goes into another."""
+        super().finalize(status)
+        self._experiment = None  # a closed writer would open that file by itself, unseen
 
     @rank_zero_only
     def save(self) -> None:
@@ -110,10 +124,11 @@ class TensorBoard(TensorBoardLogger):
         self.save()
 
 
-def _wait_for_a_later_name(folder: str) -> None:
-    """Let the second of the newest event file pass: names begin with it, and readers go by them."""
-    stamps = [int(f.name.split(".")[3]) for f in _event_files(folder) if f.name.count(".") > 3]
-    end = min(max(stamps, default=0) + 1, time.time() + 2)  # another machine's clock may be ahead
+def _let_its_second_pass(file: Path) -> None:
+    """Wait until a new event file sorts after this one: names begin with a second, then the host."""
+    stamp = file.name.split(".")[3]
+    end = int(stamp) + 1 if stamp.isdigit() else 0
+    end = min(end, time.time() + 2)  # another machine's clock may be ahead
     time.sleep(max(0.0, end - time.time()))
 
 

@@ -29,3 +29,16 @@ def test_the_file_of_a_later_life_sorts_after_those_before_it(tmp_path):
     names = sorted(file.name for file in tmp_path.glob("events.out.tfevents.*"))
     assert names[0] == before.name
     assert len(names) == 2
+
+
+def test_files_of_one_process_sort_in_the_order_they_were_written(tmp_path):
+    # Within a second, the name ends in a count of the process's files, and 10 sorts before 9.
+    loggers = [TensorBoard(str(tmp_path / str(number))) for number in range(12)]
+    for logger in loggers:
+        logger.log_metrics({"fit": 1.0}, 0)
+        logger.finalize("success")
+        logger.log_metrics({"test": 1.0}, 1)
+        logger.save()
+        first, second = sorted((tmp_path / logger.save_dir).iterdir())
+        assert b"fit" in first.read_bytes()
+        assert b"test" in second.read_bytes()
