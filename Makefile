@@ -17,7 +17,7 @@ define NEEDS_PYTHON
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help fit tensorboard test test-all soak check notebooks rename clean
+.PHONY: help fit tensorboard test test-all soak bench check notebooks rename clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,12 @@ test-all: $(READY) $(EXTRAS_READY) ## Run the fast and the slow tests
 
 soak: $(READY) ## Run the tests that repeat one thing for many minutes
 	$(BIN)/python -m pytest -m soak
+
+bench: $(READY) ## Measure speed, start-up and memory: tables of ratios, many minutes on a quiet machine
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/train_step.py --data_dir data
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/precision.py --compile
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/start_up.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/memory.py --data_dir data
 
 check: $(READY) ## Lint, formatting and types: ruff and mypy --strict
 	$(BIN)/ruff check

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 
 import project
-from project import endings, helptext
+from project import cores, endings, helptext
 from project.mistakes import RunFailed, UserError, did_you_mean, meaning
 
 
@@ -85,6 +85,8 @@ def _answer(argv: Sequence[str]) -> int:
 
 
 def _run(verb: str, argv: list[str]) -> int:
+    cores.prepare()
+    _tell_tasks_from_shells()
     if verb not in helptext.SETTINGS:
         command: int = import_module(f"{project.__name__}.commands.{verb}").main(argv)
         return command
@@ -102,7 +104,6 @@ def _run(verb: str, argv: list[str]) -> int:
     from project import quiet  # from here on torch and Lightning are imported, which takes seconds
 
     quiet.prepare()
-    _tell_tasks_from_shells()
     from project.verbs import Command
 
     return _finish(lambda: Command(request), helptext.OF_CLASSES if everything else "")

@@ -55,6 +55,7 @@ def fill_from_data(settings: Any, key: str, data: object, typed: Collection[str]
     init_args = settings.get("init_args") or Namespace()  # type: ignore[no-untyped-call]
     for name, default in accepted(settings["class_path"]).items():
         given, known = init_args.get(name), getattr(data, name, None)
+        known = list(known) if isinstance(known, tuple) else known  # as the configuration holds it
         chosen = f"{key}.{name}" in typed or given not in (None, default)
         if known is None and given is None and default is None and name != "class_names":
             raise UserError(

@@ -41,6 +41,7 @@ What people set (any setting of a YAML can be given as --a.b.c VALUE, and then b
   --finite_guard null                 do not stop at the first NaN or Inf
   --print_config                      show every setting and stop
   --help-all                          list every setting there is
+  LIGHTNING_SHARED_MACHINE=1          before the command: one thread, where others compute too
 """
 
 _EXISTING = """\
@@ -59,21 +60,50 @@ lightning {verb}: {what}
   --help-all                          list every setting there is
 """
 
+PREDICT = """\
+lightning predict: write a run's predictions of images, or of its test split, to a file
+
+  lightning predict --run last                      the test split, with the labels
+  lightning predict --run last photos/              all images below a folder
+  lightning predict --run last a.jpg 'b/**/*.png' list.csv --output out.parquet --top_k 3
+
+Images are files, folders, patterns, or a CSV with a column path. They are read as in training. One
+that cannot be read is a row with its error, and is counted at the end.
+
+  --run RUN                           folder of a run, or last
+  --experiment NAME                   the newest run of this experiment
+  --ckpt_path best|last|FILE          which checkpoint of it; default: best
+  --output FILE                       .csv, .jsonl or .parquet; default: predictions.csv in the run
+  --top_k N                           name the N most probable classes; default: 1
+  --tta flip                          average over each image and its mirror image
+  --predictions.max_class_columns N   a column for each class, if there are no more; default: 20
+  --data.eval_batch_size N            images at a time
+  --data.num_workers N                processes that read images
+  --trainer.devices N                 GPUs or processes; the file is the same
+  --trainer.precision P               32-true, bf16-mixed, 16-mixed
+  --config FILE                       a recipe, which names the run, or a preset to stack
+  --print_config                      show every setting and stop
+  --help-all                          list every setting there is
+
+In Python: load_run("last").predict("photos/"), from project.runs; images in memory will do, too.
+"""
+
 WHAT = {
     "fit": "train a model, then test its best checkpoint",
     "validate": "evaluate a run's checkpoint on the validation split",
     "test": "evaluate a run's checkpoint on the test split",
-    "predict": "write a run's predictions to predictions.csv in its folder",
+    "predict": "write a run's predictions of images, or of its test split, to a file",
 }
 EXAMPLES = {
     "fit": "lightning fit --config configs/mnist.yaml",
     "validate": "lightning validate --run last",
     "test": "lightning test --run last",
-    "predict": "lightning predict --run last",
+    "predict": "lightning predict --run last photos/",
 }
 SETTINGS = {"fit": FIT} | {
-    verb: _EXISTING.format(verb=verb, what=what) for verb, what in WHAT.items() if verb != "fit"
+    verb: _EXISTING.format(verb=verb, what=WHAT[verb]) for verb in ("validate", "test")
 }
+SETTINGS["predict"] = PREDICT
 OF_CLASSES = """
 The settings of a class: --data.help CLASS, --model.help CLASS, --model.net.help CLASS, e.g.
   lightning fit --data.help project.data.DigitsDataModule"""

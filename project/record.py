@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import BatchSizeFinder, Callback, ModelCheckpoi
 from lightning.pytorch.utilities import rank_zero_only
 
 import project
-from project import report
+from project import cores, report
 from project.endings import Preempted, lost_rank
 from project.mistakes import Meaning, RunFailed, UserError, meaning
 from project.request import HOME, Request
@@ -119,7 +119,8 @@ class RunRecord(Callback):
 
         It has run by now: Lightning calls it first.
         """
-        size, settings = getattr(datamodule, "batch_size", None), self.config["data"]["init_args"]
+        settings = self.config["data"].get("init_args", {})  # a class without arguments has none
+        size = getattr(datamodule, "batch_size", None)
         if size is None or settings.get("batch_size", size) == size:
             return
         settings["batch_size"] = self.record["batch_size_per_process"] = size
@@ -251,9 +252,7 @@ def hardware(trainer: Trainer) -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "machine": f"{platform.system()} {platform.machine()}",
-        "cpu_cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cpu_cores": cores.usable(),
         "gpus": gpus,
         "accelerator": type(trainer.accelerator).__name__,
         "processes": trainer.world_size,

@@ -171,6 +171,8 @@ def ends(trainer: Trainer) -> list[str]:
     """Say why the training stopped before its end, and which checkpoint is the best one."""
     lines = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if line := getattr(callback, "closing_line", ""):
+            lines.append(line)
         if isinstance(callback, EarlyStopping) and callback.stopped_epoch:
             lines.append(
                 f"Early  stopped: no better {callback.monitor} in {callback.patience} validations"

@@ -13,6 +13,7 @@ import yaml
 
 import project
 from project.mistakes import UserError, did_you_mean
+from project.named_images import NamedImages, find_images, names_among
 from project.runs import LOGS, Run, find_run, safe_name
 
 HOME = Path(project.__file__).resolve().parent.parent
@@ -37,6 +38,8 @@ class Request:
         configs: The recipe and presets, as given.
         typed: Settings that those files or the command line give, e.g. ``model.net.width``.
         command: What was typed.
+        images: What to predict; None for the data module's predict split.
+        tta: Test-time augmentation: flip or None.
     """
 
     verb: str
@@ -49,6 +52,8 @@ class Request:
     configs: tuple[str, ...] = ()
     typed: frozenset[str] = frozenset()
     command: str = ""
+    images: NamedImages | None = None
+    tta: str | None = None
 
 
 def read_request(verb: str, argv: Sequence[str], look: bool = True) -> Request:
@@ -64,9 +69,17 @@ def read_request(verb: str, argv: Sequence[str], look: bool = True) -> Request:
     """
     if not look:
         return Request(verb, [verb, "--help"], BARE_RECIPE, Path(LOGS))
-    line = _Line(verb, *_scanner().parse_known_args(list(argv)))
-    make = _existing if verb != "fit" else _resumed if line.given.resume else _new
-    return replace(make(line), command=shlex.join(["lightning", verb, *argv]), typed=line.typed())
+    given, settings = _scanner(verb).parse_known_args(list(argv))
+    names, settings = names_among(settings) if verb == "predict" else ([], settings)
+    line = _Line(verb, given, settings)
+    make = _existing if verb != "fit" else _resumed if given.resume else _new
+    return replace(
+        make(line),
+        command=shlex.join(["lightning", verb, *argv]),
+        typed=line.typed(),
+        images=find_images(names) if names else None,
+        tta=getattr(given, "tta", None),
+    )
 
 
 class _Scanner(argparse.ArgumentParser):
@@ -89,12 +102,14 @@ def _config_name(name: str) -> str:
     return name
 
 
-def _scanner() -> argparse.ArgumentParser:
+def _scanner(verb: str) -> argparse.ArgumentParser:
     scanner = _Scanner(add_help=False, allow_abbrev=False, exit_on_error=False)
     scanner.add_argument("-c", "--config", action="append", default=[], type=_config_name)
     for name in ("run", "resume", "init_from", "ckpt_path", "experiment", "data", "model"):
         scanner.add_argument(f"--{name}")
     scanner.add_argument("--trainer.default_root_dir", dest="root")
+    for name in ("output", "top_k", "tta") if verb == "predict" else ():
+        scanner.add_argument(f"--{name}")
     return scanner
 
 
@@ -148,9 +163,12 @@ class _Line:
         """Put files first, so that the command line beats them in whatever order it was typed."""
         given = {"--data": self.given.data, "--model": self.given.model}
         given["--trainer.default_root_dir"] = self.given.root
+        given["--predictions.path"] = getattr(self.given, "output", None)
+        given["--predictions.top_k"] = getattr(self.given, "top_k", None)
         args = [arg for config in configs for arg in ("--config", str(config))]
-        args += [arg for key, value in given.items() if value for arg in (key, value)]
-        return [self.verb, *args, *self.settings, *more]
+        classes = [arg for key, value in given.items() if value for arg in (key, value)]
+        first = [] if self.recipes else classes  # whose settings presets may have
+        return [self.verb, *first, *args, *classes, *self.settings, *more]
 
 
 def _new(line: _Line) -> Request:

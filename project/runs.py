@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from project.checkpoints import is_intact, saved_at
+from project.loaded_run import LoadedRun as LoadedRun
 from project.mistakes import UserError, did_you_mean
-
-if TYPE_CHECKING:
-    from lightning import LightningDataModule, LightningModule
 
 LOGS = "logs"
 RECORD = "run.json"
@@ -215,23 +213,6 @@ def _run_at(path: Path, root: Path) -> Run:
     known = [str(run.path) for run in all_runs(root)]
     hint = did_you_mean(str(path), known) or " Give the folder of a run, or the word last."
     raise UserError(f"{path} is not a run (no {CONFIG} in it).{hint}")
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """A trained run, ready to be used.
-
-    Args:
-        run: Its folder.
-        task: The LightningModule with the checkpoint's weights, in evaluation mode.
-        datamodule: The data module the run was trained on, not set up yet.
-        ckpt_path: The file that the weights come from.
-    """
-
-    run: Run
-    task: "LightningModule"
-    datamodule: "LightningDataModule"
-    ckpt_path: Path
 
 
 def load_run(

@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from project import endings, pretrained, quiet, report, watchers
+from project import cores, endings, lean, predicting, pretrained, quiet, report, watchers
 from project.from_data import fill_from_data, keep_found
 from project.mistakes import UserError, innermost
 from project.parser import Parser, namespace, parse, substitute
@@ -193,6 +193,7 @@ class Command(LightningCLI):
                 blocks = {key: self._get(self.config_init, key) for key in keys}
                 watchers.check_monitors(blocks, getattr(self.model, "logged", None))
             self.trainer = self.instantiate_trainer()
+            cores.divide(self.trainer.num_devices)
             endings.keep_lightning_out(self.trainer)
         except (ValueError, ImportError, MisconfigurationException) as error:
             raise UserError(innermost(str(error))) from error
@@ -219,7 +220,7 @@ class Command(LightningCLI):
             seed, best = self.settings.seed_everything, self._best_keeper()
             self.record = RunRecord(self.request, dump, seed, self.run_dir, best)
             kept.append(self.record)
-        return super()._instantiate_trainer(config, kept)
+        return lean.trim(super()._instantiate_trainer(config, kept), self.model)
 
     def _best_keeper(self) -> ModelCheckpoint | None:
         """Return the callback that chooses the best checkpoint, whatever others there are."""
@@ -269,15 +270,11 @@ class Command(LightningCLI):
         report.show_scores(scores, model)
 
     def predict(self, model: LightningModule, datamodule: LightningDataModule) -> None:
-        """Write a run's predictions for the data module's predict split into the run's folder."""
+        """Write a run's predictions for the given images or the data module's predict split."""
         self._show_checkpoint()
-        self.trainer.predict(
-            model,
-            datamodule=datamodule,
-            return_predictions=False,
-            ckpt_path=self.request.ckpt_path,
-            weights_only=True,
-        )
+        asked = predicting.prepare(self.request, model, datamodule)
+        file = self.request.ckpt_path
+        self.trainer.predict(model, None, asked, False, ckpt_path=file, weights_only=True)
 
     def _show_checkpoint(self) -> None:
         report.show_checkpoint(self.request, report.changes(self._of_the_run(), self._dumped()))

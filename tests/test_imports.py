@@ -16,6 +16,8 @@ FILES = sorted(HOUSE.rglob("*.py"))
 # Every folder is a room, except that of the verbs; new ones are under the law at once.
 FOLDERS = {path.parent.name for path in HOUSE.glob("*/*.py")}
 ROOMS = {"data", "models", "tasks", "callbacks"} | FOLDERS - {"commands"}
+# Rooms of a verb each, which no recipe names: commands may import them.
+TOOLS = {"doctor", "export", "profiling", "serve", "tuning"}
 TOP_LEVEL = {
     *(PACKAGE, "configs", "tests", "notebooks"),
     *("pyproject.toml", "Makefile", "README.md", "LICENSE", "CHANGELOG.md"),
@@ -40,7 +42,7 @@ def forbidden(source: str, module: str) -> list[str]:
     if own in ROOMS:
         shut |= {"cli", "commands"}
     if own == "commands":
-        shut -= {"doctor"}  # which no recipe names: it is the verb's own
+        shut -= TOOLS
     names = [name.split(".") for name in imported(source, module)]
     return [".".join(n) for n in names if n[0] == PACKAGE and len(n) > 1 and n[1] in shut]
 

@@ -16,6 +16,7 @@ from project.callbacks.prediction_writer import PredictionWriter
 from project.callbacks.preemption import PreemptionGuard
 from project.callbacks.progress import ProgressBar
 from project.callbacks.run_logger import TensorBoard
+from project.callbacks.throughput import Throughput
 from project.callbacks.training_images import TrainingImages
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "PreemptionGuard",
     "ProgressBar",
     "TensorBoard",
+    "Throughput",
     "TrainingImages",
 ]

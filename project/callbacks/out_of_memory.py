@@ -45,7 +45,7 @@ class OutOfMemoryAdvice(Callback):
 
     def __init__(self, run_dir: str) -> None:
         self.run_dir = run_dir
-        self._batch = ""
+        self._batch: list[tuple[torch.Size, torch.dtype]] = []
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """See to it that workers without shared memory end."""
@@ -61,7 +61,7 @@ class OutOfMemoryAdvice(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Remember how large the batch is, without keeping it."""
-        self._batch = shapes(batch)
+        self._batch = [(part.shape, part.dtype) for part in _tensors(batch)]
 
     on_validation_batch_start = on_train_batch_start
     on_test_batch_start = on_train_batch_start
@@ -87,7 +87,7 @@ class OutOfMemoryAdvice(Callback):
         exception.add_note(Meaning(said))
 
     def _full(self, trainer: L.Trainer, module: L.LightningModule, memory: str) -> str:
-        lines = [f"Out of {memory} memory {where(trainer)}, batch {self._batch or 'unknown'}"]
+        lines = [f"Out of {memory} memory {where(trainer)}, batch {_shapes(self._batch)}"]
         lines[0] += f"; peak {_peak(trainer)}."
         lines += [f"Try, in this order: {'; '.join(_ways(trainer, module))}."]
         folder = Path(self.run_dir)
@@ -123,11 +123,9 @@ def where(trainer: L.Trainer) -> str:
     return f"in {stage.get(name, name)}, step {trainer.global_step} (epoch {trainer.current_epoch})"
 
 
-def shapes(batch: object) -> str:
-    """Shapes and types of the tensors in a batch."""
-    return ", ".join(
-        f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}" for part in _tensors(batch)
-    )
+def _shapes(batch: Iterable[tuple[torch.Size, torch.dtype]]) -> str:
+    found = [f"{tuple(shape)} {str(dtype).removeprefix('torch.')}" for shape, dtype in batch]
+    return ", ".join(found) or "unknown"
 
 
 def _tensors(batch: object) -> Iterable[Tensor]:

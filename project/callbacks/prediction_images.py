@@ -12,8 +12,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from project.callbacks.board import BLACK, add_picture, class_names, tensorboard_writer
+from project.callbacks.board import add_picture, class_names, tensorboard_writer
 from project.callbacks.sheet import draw_sheet, name_of, to_pixels
+from project.drawing import BLACK
 
 _RED = (200, 20, 20)
 

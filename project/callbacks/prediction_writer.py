@@ -1,12 +1,10 @@
 """What a prediction leaves behind: one table, one row for every image."""
 
 import contextlib
-import csv
-import heapq
 import os
 import secrets
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,22 +14,31 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
 from project.callbacks.board import class_names
+from project.callbacks.prediction_files import (
+    Row,
+    RowWriter,
+    check_format,
+    merge,
+    open_text,
+    sort,
+)
 from project.mistakes import UserError
+from project.probs import check_probs
 
-Row = list[str]
-
-_COLUMNS = ["index", "label", "prediction", "probability"]
+_PREDICTED = "prediction", "probability"
 _OFF = "To predict without a file: --predictions null"
-# How far a sum may be from 1. Above the rounding of bfloat16, whose steps are 0.004 below 1.
-_TOLERANCE = 0.02
 
 
 class PredictionWriter(BasePredictionWriter):
-    """Write the predictions of ``lightning predict`` to one CSV file, in the order of the split.
+    """Write the predictions of ``lightning predict`` to one file, in the order of the images.
 
-    A row has the image's ``index`` in the split, its ``label`` (empty where the data has none), the
-    predicted class, ``prediction``, its ``probability`` and, where there are not too many classes,
-    ``prob_<class>`` for each. Classes have the names that the data module gives them.
+    A row has the image's ``index``, its ``path`` if the data module has ``predict_path(index)``,
+    its ``label`` (empty where the data has none), the predicted class, ``prediction``, its
+    ``probability``, the next ones of ``top_k``, ``prediction_2``, ``probability_2`` and so on, and,
+    where there are not too many classes, ``prob_<class>`` for each. Classes have the names that the
+    data module gives them. A data module whose images may be unreadable has ``errors``, the reason
+    by the index for those of the current batch: then there is a column ``error`` and none of
+    labels.
 
     Expects probabilities ``(B, num_classes)`` from ``predict_step``. Every process streams its rows
     to a part of its own beside the file; the parts are merged in the end, so that memory does not
@@ -39,21 +46,26 @@ class PredictionWriter(BasePredictionWriter):
     one that all of them see. A trial run (``fast_dev_run``) writes nothing.
 
     Args:
-        path: The CSV file. It is replaced.
+        path: The file: ``.csv``, ``.jsonl`` (JSON Lines) or ``.parquet``. It is replaced.
         max_class_columns: Up to so many classes have a column each; 0 for none.
+        top_k: How many classes a row names, the most probable first.
 
     Raises:
-        ValueError: If ``path`` is a folder or ``max_class_columns`` is negative.
+        ValueError: If ``path`` is a folder or of another kind, ``max_class_columns`` negative or
+            ``top_k`` below 1.
     """
 
-    def __init__(self, path: str, max_class_columns: int = 20) -> None:
+    def __init__(self, path: str, max_class_columns: int = 20, top_k: int = 1) -> None:
         super().__init__("batch")
         if not path or Path(path).is_dir():
             raise ValueError(f"path must be a file such as predictions.csv, got {path!r}")
         if max_class_columns < 0:
             raise ValueError(f"max_class_columns must not be negative, got {max_class_columns}")
+        if top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {top_k}")
         self.path = Path(path)
-        self.max_class_columns = max_class_columns
+        check_format(self.path)
+        self.max_class_columns, self.top_k = max_class_columns, top_k
         self._token = ""  # of this prediction, in the names of its parts
         self._part: TextIO | None = None
         self._last = -1  # index of the row written last
@@ -79,17 +91,12 @@ class PredictionWriter(BasePredictionWriter):
         trainer.predict_loop.current_batch_indices = []
         self._last, self._sorted, self._counted = -1, True, 0
         self._token = trainer.strategy.broadcast(secrets.token_hex(4))
-        try:
+        with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if trainer.is_global_zero:
                 self._remove_parts()
             trainer.strategy.barrier()
-            self._part = self._part_of(trainer.global_rank).open("w", encoding="utf-8", newline="")
-        except OSError as error:
-            raise UserError(
-                f"Cannot write to {self.path}: {error.strerror}.\n"
-                "Set another file: --predictions.path FILE"
-            ) from error
+            self._part = open_text(self._part_of(trainer.global_rank), "w")
 
     def write_on_batch_end(
         self,
@@ -104,19 +111,51 @@ class PredictionWriter(BasePredictionWriter):
         """Write the rows of a batch."""
         if self._part is None:
             return
-        probs = _checked(prediction, batch)
+        probs = check_probs(prediction, batch, _OFF)
         names = class_names(trainer, probs.shape[1])
-        columns = names if len(names) <= self.max_class_columns else []
-        writer = csv.writer(self._part, lineterminator="\n")
-        if self._part.tell() == 0:
-            writer.writerow(_COLUMNS + [f"prob_{name}" for name in columns])
+        if self.top_k > len(names):
+            raise UserError(f"--top_k is {self.top_k}, but there are {len(names)} classes.")
+        data = getattr(trainer, "datamodule", None)
+        path = getattr(data, "predict_path", None)
+        errors: dict[int, str] | None = getattr(data, "errors", None)
+        whole = len(names) <= self.max_class_columns
         index = self._index(trainer, batch, batch_indices, len(probs))
-        for sample, row in zip(index, _rows(probs, batch, names, bool(columns)), strict=True):
+        labels = [""] * len(probs) if errors is not None else _labels(batch, names, len(probs))
+        found = zip(index, labels, _predicted(probs, names, self.top_k, whole), strict=True)
+        rows = [(sample, [label, *cells]) for sample, label, cells in found]
+        # Where there may be errors, they stand in the place of labels that nobody knows.
+        rows += [(sample, [reason]) for sample, reason in (errors or {}).items()]
+        with self._writing():
+            if self._part.tell() == 0:
+                header = self._header(path, errors is not None, names if whole else [])
+                RowWriter(self._part).row(header)
+            self._write(sorted(rows, key=_first), path)
+
+    def _write(self, rows: list[tuple[int, Row]], path: Callable[[int], str] | None) -> None:
+        assert self._part is not None
+        writer = RowWriter(self._part)
+        for sample, cells in rows:
             if sample < 0:  # padding, so that all processes have equally many
                 continue
             self._sorted &= sample > self._last
             self._last = sample
-            writer.writerow([sample, *row])
+            writer.row([sample, *([path(sample)] if path else []), *cells])
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say why the file cannot be written, e.g. because the disk is full."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"Cannot write to {self.path}: {error.strerror}.\n"
+                "Set another file: --predictions.path FILE"
+            ) from error
+
+    def _header(self, path: object, errors: bool, classes: Sequence[str]) -> Row:
+        top = [f"{name}_{k}" for k in range(2, self.top_k + 1) for name in _PREDICTED]
+        first = ["index", *(["path"] if path else []), "error" if errors else "label"]
+        return [*first, *_PREDICTED, *top, *(f"prob_{name}" for name in classes)]
 
     def _index(
         self, trainer: L.Trainer, batch: object, seen: Sequence[int] | None, size: int
@@ -141,26 +180,31 @@ class PredictionWriter(BasePredictionWriter):
         """Merge the parts, and say where the file is."""
         if self._part is None:
             return
-        self._close()
-        if not self._sorted:
-            _sort(self._part_of(trainer.global_rank))
+        with self._writing():
+            self._close()
+            if not self._sorted:
+                sort(self._part_of(trainer.global_rank))
         trainer.strategy.barrier()  # every part is complete
         if trainer.is_global_zero:
-            rows = self._merge(trainer.world_size)
-            pl_module.print(f"Predictions  {self.path}, {rows:,} rows")
+            with self._writing():
+                rows, errors = self._merge(trainer.world_size)
+            bad = f", {errors:,} of them with an error instead of a prediction" if errors else ""
+            pl_module.print(f"Predictions  {self.path}, {rows:,} rows{bad}")
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         """Leave nothing half done behind; the file of an earlier prediction stays."""
-        if self._part is not None:
-            self._close()
-            self._remove_parts(self._token)
+        if self._token:
+            with contextlib.suppress(OSError):  # what is still to be written may find a full disk
+                self._close()
+            with contextlib.suppress(OSError):
+                self._remove_parts(self._token)
 
     def _close(self) -> None:
-        assert self._part is not None
-        self._part.close()
-        self._part = None
+        part, self._part = self._part, None
+        if part is not None:
+            part.close()
 
     def _part_of(self, rank: int | str) -> Path:
         return self.path.with_name(f"{self.path.name}.{self._token}-{rank}.part")
@@ -170,21 +214,11 @@ class PredictionWriter(BasePredictionWriter):
             if file.name.startswith(f"{self.path.name}.{token}") and file.suffix == ".part":
                 file.unlink(missing_ok=True)
 
-    def _merge(self, world_size: int) -> int:
-        """Put the file in its place; return the number of its rows."""
-        merged = self._part_of("all")
+    def _merge(self, world_size: int) -> tuple[int, int]:
+        """Put the file in its place; return the number of its rows and of errors."""
+        merged, parts = self._part_of("all"), [self._part_of(rank) for rank in range(world_size)]
         try:
-            with contextlib.ExitStack() as stack:
-                files = [self._part_of(rank) for rank in range(world_size)]
-                parts = [csv.reader(stack.enter_context(_open(file))) for file in files]
-                # A process without samples has no header.
-                header = max((next(part, _COLUMNS) for part in parts), key=len)
-                writer = csv.writer(stack.enter_context(_open(merged, "w")), lineterminator="\n")
-                writer.writerow(header)
-                rows = 0
-                for row in _unique(heapq.merge(*parts, key=_position)):
-                    writer.writerow(row)
-                    rows += 1
+            counts = merge(parts, merged, self.path.suffix, self._header(None, False, []))
             os.replace(merged, self.path)
         except FileNotFoundError as error:
             raise UserError(
@@ -193,42 +227,35 @@ class PredictionWriter(BasePredictionWriter):
             ) from error
         finally:
             self._remove_parts(self._token)
-        return rows
+        return counts
 
 
-def _checked(probs: object, batch: object) -> Tensor:
-    """The probabilities ``(B, num_classes)`` on the CPU."""
-    expected = "predict_step must return probabilities (B, num_classes)"
-    if not isinstance(probs, Tensor) or probs.ndim != 2:
-        shape = f" {tuple(probs.shape)} of {probs.dtype}" if isinstance(probs, Tensor) else ""
-        raise UserError(f"{expected}, it returned {type(probs).__name__}{shape}.\n{_OFF}")
-    images = batch[0] if isinstance(batch, tuple | list) else batch
-    if isinstance(images, Tensor) and len(images) != len(probs):
-        raise UserError(
-            f"{expected}, it returned {len(probs)} rows for {len(images)} images.\n{_OFF}"
-        )
-    probs = probs.detach().cpu()
-    wrong = ~((probs >= 0).all(1) & ((probs.sum(1) - 1).abs() < _TOLERANCE))  # also nan
-    if wrong.any():
-        row = probs[wrong][0]
-        raise UserError(
-            f"{expected}, 0 or more and with a sum of 1 in a row.\nIt returned values from "
-            f"{float(row.min()):.4g} to {float(row.max()):.4g} with a sum of {float(row.sum()):.4g}"
-            f"{'.' if row.isnan().any() else ': logits? They need a softmax.'}\n{_OFF}"
-        )
-    return probs
+def _labels(batch: object, names: list[str], size: int) -> list[str]:
+    """Name the label of every sample; -100 or -1 stand for none in data that has to have some."""
+    labels = _integers(batch, 1, size) or [-1] * size
+    return [
+        "" if label < 0 else names[label] if label < len(names) else str(label) for label in labels
+    ]
 
 
-def _rows(probs: Tensor, batch: object, names: list[str], whole: bool) -> Iterator[Row]:
-    """Label, prediction, probability and, if ``whole``, all probabilities of every sample."""
-    # Without labels, -100 or -1 stand for them in data that has to have some.
-    labels = _integers(batch, 1, len(probs)) or [-1] * len(probs)
-    top, preds = probs.max(dim=1)
-    # Significant digits: with decimals, all that is nearly certain would be equal.
-    shown = torch.cat((top[:, None], probs), dim=1) if whole else top[:, None]
-    for label, pred, values in zip(labels, preds.tolist(), shown.tolist(), strict=True):
-        name = "" if label < 0 else names[label] if label < len(names) else str(label)
-        yield [name, names[pred], *(f"{value:.6g}" for value in values)]
+def _predicted(probs: Tensor, names: list[str], top_k: int, whole: bool) -> Iterator[Row]:
+    """Prediction and probability ``top_k`` times and, if ``whole``, all probabilities."""
+    # A stable sort has the first of equal classes first, as `max` has.
+    values, preds = probs.sort(dim=1, descending=True, stable=True)
+    for labels, top, every in zip(preds.tolist(), values.tolist(), probs.tolist(), strict=True):
+        row: Row = []
+        for label, value in zip(labels[:top_k], top[:top_k], strict=True):
+            row += [names[label], _figure(value)]
+        yield row + [_figure(value) for value in every if whole]
+
+
+def _figure(value: float) -> str:
+    """Significant digits: with decimals, all that is nearly certain would be equal."""
+    return f"{value:.6g}"
+
+
+def _first(pair: tuple[int, Row]) -> int:
+    return pair[0]
 
 
 def _integers(batch: object, place: int, size: int) -> list[int] | None:
@@ -240,28 +267,3 @@ def _integers(batch: object, place: int, size: int) -> list[int] | None:
         return None
     integers: list[int] = values.tolist()
     return integers
-
-
-def _sort(part: Path) -> None:
-    """Put a part in order. Its loader shuffles, and this is the one thing that takes memory."""
-    with _open(part) as file:
-        header, *rows = csv.reader(file)
-    with _open(part, "w") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *sorted(rows, key=_position)])
-
-
-def _position(row: Row) -> int:
-    return int(row[0])
-
-
-def _unique(rows: Iterator[Row]) -> Iterator[Row]:
-    """Rows in order, without the samples that torch's own DistributedSampler repeats."""
-    last = ""
-    for row in rows:
-        if row[0] != last:
-            yield row
-        last = row[0]
-
-
-def _open(file: Path, mode: str = "r") -> TextIO:
-    return file.open(mode, encoding="utf-8", newline="")  # type: ignore[return-value]

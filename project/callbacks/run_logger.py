@@ -51,10 +51,10 @@ class TensorBoard(TensorBoardLogger):
         """The writer; its file's name sorts after those of the run's earlier lives."""
         if self._experiment is None:
             earlier = _event_files(self.log_dir)
-            super().experiment  # opens a file
+            writer = super().experiment  # opens a file
             now = _event_files(self.log_dir)
             if earlier and now[-1] == earlier[-1]:
-                self._experiment.close()
+                writer.close()
                 for file in set(now) - set(earlier):
                     file.unlink()
                 self._experiment = None
@@ -125,10 +125,10 @@ class TensorBoard(TensorBoardLogger):
 
 
 def _let_its_second_pass(file: Path) -> None:
-    """Wait until a new event file sorts after this one: names begin with a second, then the host."""
+    """Wait until a new event file sorts after this one: names begin with the second."""
     stamp = file.name.split(".")[3]
-    end = int(stamp) + 1 if stamp.isdigit() else 0
-    end = min(end, time.time() + 2)  # another machine's clock may be ahead
+    over = float(stamp) + 1 if stamp.isdigit() else 0.0
+    end = min(over, time.time() + 2)  # another machine's clock may be ahead
     time.sleep(max(0.0, end - time.time()))
 
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from project.callbacks.board import BLACK, WHITE, Color, fit_text, font
+from project.drawing import BLACK, WHITE, Color, fit_text, font
 
 Channels = Sequence[float] | Tensor
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from project import quiet
 from project.mistakes import UserError
 from project.request import Request, read_request
+from project.trial_line import show_progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +70,7 @@ def _request(argv: list[str]) -> Request:
 
 def _check(request: Request, output: Path | None) -> int:
     from project.doctor.examination import Examination
-    from project.doctor.table import show, show_progress
+    from project.doctor.table import show
 
     try:
         examination = Examination(request, show_progress)

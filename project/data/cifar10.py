@@ -1,7 +1,7 @@
 """CIFAR-10: small colour photographs of ten kinds of things."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class CIFAR10DataModule(ImageDataModule):
         data_dir: Folder with ``cifar-10-batches-py``.
         download: Get the files if they are not there.
         shift: Largest random shift of a training image in pixels, along both axes.
-        flip: Mirror training images left to right, at random.
+        flip: Mirror training images left to right, at random, or ``alternating``.
         kwargs: See :class:`ImageDataModule`.
     """
 
@@ -47,7 +47,7 @@ class CIFAR10DataModule(ImageDataModule):
         data_dir: str = "data",
         download: bool = True,
         shift: int = 4,
-        flip: bool = True,
+        flip: bool | Literal["alternating"] = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(shift=shift, flip=flip, **kwargs)

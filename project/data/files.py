@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from project import cores
 from project.data.found_images import FoundImages
 from project.data.images import ImageDataset
 from project.data.loading import Batch, Split
@@ -13,12 +14,12 @@ from project.data.reading.decoded import (
     Constants,
     batches,
     decode_all,
-    default_workers,
     remembered,
     statistics,
 )
 from project.data.reading.file_dataset import FileDataset
 from project.data.reading.file_splits import NEEDED, Demands, FileSplits
+from project.data.reading.pixel_cache import CachedImages, cached
 from project.data.reading.sources import OnError, Source, note
 from project.data.reading.survey import survey
 
@@ -42,6 +43,11 @@ class ImageFilesDataModule(FoundImages):
             5 % of them.
         cache_dir: Remembers which files were found to be good, so that only new ones are looked at
             again; null remembers nothing.
+        cache: Keep images that do not fit into memory decoded and resized on the disk, where all
+            later epochs and runs find them; true in ``cache_dir``, or the path of a folder. It
+            takes ``in_channels * image_size ** 2`` bytes an image, for random resized crops up to
+            four times that: of an image larger than twice ``image_size``, the smallest crops are
+            then less sharp. Off by default, because nobody expects that of a disk.
         kwargs: See :class:`FoundImages`.
 
     Raises:
@@ -49,19 +55,25 @@ class ImageFilesDataModule(FoundImages):
         UserError: If there are no such files.
     """
 
-    # Sets what `given` and `read` need before it calls this.
+    # Sets what `given` and `list_files` need before it calls this.
     def __init__(
         self,
         test_fraction: float = 0.1,
         in_memory: bool | None = None,
         on_error: OnError = "stop",
         cache_dir: str | None = "logs/.index",
+        cache: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.on_error, self.in_memory, self.cache_dir = on_error, in_memory, cache_dir
         if in_memory and self.hparams["image_size"] is None:
             raise ValueError("in_memory true needs images of one size: set image_size")
+        if cache and self.hparams["image_size"] is None:
+            raise ValueError("cache needs images of one size: set image_size")
+        if cache is True and cache_dir is None:
+            raise ValueError("cache true needs a cache_dir, or give the path of a folder as cache")
+        self.cache = cache_dir if cache is True else cache
         self._workers_given = self.hparams["num_workers"] is not None
         self._decoders = self.num_workers
         self.splits = FileSplits(self, self.val_fraction, test_fraction, self.data_seed)
@@ -71,7 +83,7 @@ class ImageFilesDataModule(FoundImages):
         """Return which of ``train``, ``val`` and ``test`` there are, or ``all`` to be divided."""
         raise NotImplementedError
 
-    def read(self, name: str) -> Source:
+    def list_files(self, name: str) -> Source:
         """List the files of one of these, with labels by ``class_names``."""
         raise NotImplementedError
 
@@ -84,10 +96,19 @@ class ImageFilesDataModule(FoundImages):
         """Whether there are images to test on."""
         return self.splits.has_test
 
+    def predict_path(self, index: int) -> str:
+        """Return the file of an image of the predict split."""
+        source = self.splits.source("test")
+        return str(source.root / source.paths[int(self.splits.rows["test"][index])])
+
     def prepare_data(self) -> None:
         """Decode every file once; other processes then find that in the cache."""
         stage = None if self.trainer is None else self.trainer.state.fn
-        self._choose_storage(self._new(stage))
+        new = self._new(stage)
+        self._choose_storage(new)
+        if self.cache and (self._crops_files() or not self._keeps):
+            for split in new:  # so that the other processes find them in the cache
+                self._make(split)
         if stage not in NEEDED and self.mean is None and not self._keeps:
             self._normalise()  # so that the other processes need not
 
@@ -97,6 +118,8 @@ class ImageFilesDataModule(FoundImages):
         self._choose_storage(new)
         for split in new:
             setattr(self, f"{split}_set", self._make(split))
+        if self.cache and new and self._keeps and not self._crops_files():
+            note("Cache  not needed: the images are kept in memory")
         if stage not in NEEDED and self.mean is None:
             self._normalise()
         if "all" in self.splits.sources and new == ["test"]:
@@ -147,10 +170,19 @@ class ImageFilesDataModule(FoundImages):
     def _make(self, split: str) -> Split:
         files = self._files(split, random=split == "train" and not self._overfits())
         if files.wants_epoch or not self._keeps:
-            return files
+            return self._cached(split, files) if self.cache else files
         every = torch.arange(len(files))
         images = decode_all(batches(files, every, self._decoders), len(files))
         return ImageDataset(images, files.labels[files.rows].long())
+
+    def _cached(self, split: str, files: FileDataset) -> Split:
+        source, together = self.splits.source(split), [files.rows]
+        if not files.wants_epoch:  # whole images for random crops are in a cache of their own
+            cropped = "train" if self._crops_files() else None
+            others = [name for name in self.splits.rows if name not in (split, cropped)]
+            alike = [name for name in others if self.splits.source(name) is source]
+            together += [self.splits.rows[name] for name in alike]
+        return cached(files, source, torch.cat(together), str(self.cache), self._decoders)
 
     def _choose_storage(self, new: list[str]) -> None:
         """Decide what is kept in memory; from there batches are made faster without workers."""
@@ -163,7 +195,7 @@ class ImageFilesDataModule(FoundImages):
         self._decoders = self.num_workers
         if self._workers_given:
             return
-        self._decoders = self.num_workers = default_workers(getattr(self.trainer, "num_devices", 1))
+        self._decoders = self.num_workers = cores.workers(getattr(self.trainer, "num_devices", 1))
         asked = self.prefetch_factor is not None or self.persistent_workers
         if self._keeps and not self._crops_files() and not asked:
             self.num_workers = 0
@@ -180,5 +212,7 @@ class ImageFilesDataModule(FoundImages):
         if isinstance(self.train_set, ImageDataset):
             images = self.train_set.images
             return statistics(images[rows] for rows in torch.split(picked, 1000))
+        if type(self.train_set) is CachedImages:
+            return statistics(self.train_set.pieces(picked))
         files = self._files("train", random=False)
         return statistics(batch[0] for batch in batches(files, picked, self._decoders))

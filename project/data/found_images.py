@@ -5,9 +5,10 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from project import cores
 from project.data.augment.augmentation import check_at_least
 from project.data.loading import ImageLoading
-from project.data.reading.decoded import check_constants, default_workers
+from project.data.reading.decoded import check_constants
 from project.data.reading.file_dataset import centre
 from project.data.reading.image_file import MAX_PIXELS
 from project.mistakes import UserError
@@ -55,7 +56,7 @@ class FoundImages(ImageLoading):
         num_workers: int | None = None,
         **kwargs: Any,
     ) -> None:
-        workers = default_workers(1) if num_workers is None else num_workers
+        workers = cores.workers() if num_workers is None else num_workers
         super().__init__(num_workers=workers, **kwargs)
         self.save_hyperparameters(logger=False)
         check_constants(mean, std, in_channels)

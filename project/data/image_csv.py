@@ -65,7 +65,7 @@ class ImageCSVDataModule(ImageFilesDataModule):
         self._check_given("all" if "all" in self.given() else "train")
         return self._table.class_names("all" if "all" in self.given() else "train")
 
-    def read(self, name: str) -> Source:
+    def list_files(self, name: str) -> Source:
         """Return the files of a split, or all of them.
 
         Raises:

@@ -59,7 +59,7 @@ class ImageFolderDataModule(ImageFilesDataModule):
             )
         return names
 
-    def read(self, name: str) -> Source:
+    def list_files(self, name: str) -> Source:
         """List the files of a split, or all of them.
 
         Raises:

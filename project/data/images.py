@@ -33,6 +33,8 @@ class ImageDataset(Split):
         index = torch.tensor(indices)
         rows = self.rows[index.clamp(min=0)]
         labels = self.labels[rows].where(index >= 0, -100)
+        if self.images.is_cuda:  # copied while it computes: nobody waits
+            rows = rows.pin_memory().to(self.images.device, non_blocking=True)
         return self.images.index_select(0, rows), labels, index
 
 
@@ -47,6 +49,8 @@ class ImageDataModule(ImageLoading):
         data_seed: Which images are held out depends on this seed only, not on the seed of the run.
         image_size: Height and width to which the images are resized once, when they are loaded; by
             default they stay as they are.
+        on_device: Keep the images on the GPU, as uint8, so that no batch is copied to it; the
+            batches are the same. By default where they take at most a quarter of its free memory.
         kwargs: See :class:`ImageLoading`. No ``num_workers`` are needed: gathering a batch from
             memory takes less than handing it over (an epoch of MNIST 0.04 s, from 2 workers 2 s;
             2 CPU cores).
@@ -72,6 +76,7 @@ class ImageDataModule(ImageLoading):
         val_fraction: float = 0.1,
         data_seed: int = 0,
         image_size: int | None = None,
+        on_device: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -80,7 +85,7 @@ class ImageDataModule(ImageLoading):
         check_at_least(1, image_size=image_size)
         if not 0 < val_fraction < 1:
             raise ValueError(f"val_fraction must be in (0, 1), got {val_fraction}")
-        self.val_fraction, self.data_seed = val_fraction, data_seed
+        self.val_fraction, self.data_seed, self.on_device = val_fraction, data_seed, on_device
         self.image_size = self.native_size if image_size is None else image_size
         self.num_classes = len(self.class_names)
         self.normalise_with(self.mean, self.std)
@@ -106,9 +111,20 @@ class ImageDataModule(ImageLoading):
                     f"{len(labels)} training images, {self.num_classes} classes: no class has two, "
                     "one to train and one to validate on.\nAdd images."
                 )
-            images = resize(images, self.image_size)
+            images = self._place(resize(images, self.image_size))
             self.train_set = ImageDataset(images, labels, kept)
             self.val_set = ImageDataset(images, labels, held_out)
         if stage in (None, "test", "predict") and self.test_set is None:
             images, labels = self.load(train=False)
-            self.test_set = ImageDataset(resize(images, self.image_size), labels)
+            self.test_set = ImageDataset(self._place(resize(images, self.image_size)), labels)
+
+    def _place(self, images: Tensor) -> Tensor:
+        """Put them on the GPU, if there is one, with room; workers could not share them."""
+        device = None if self.trainer is None else self.trainer.strategy.root_device
+        if device is None or device.type != "cuda" or self.on_device is False or self.num_workers:
+            return images
+        free, _ = torch.cuda.mem_get_info(device)
+        if self.on_device is None and images.nbytes > free // 4:
+            return images
+        self.pin_memory = False  # what is there already cannot be
+        return images.to(device)

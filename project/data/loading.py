@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+from project import cores
 from project.data.augment.augmentation import Augmentation
 from project.data.augment.augmentation import check_at_least as check_at_least
 from project.data.hashing import run_seed
@@ -21,6 +22,8 @@ from project.data.loader import (
     FixedSampler,
 )
 from project.data.padding import blank
+from project.data.reading.image_file import MAX_PIXELS
+from project.data.reading.reader import ImageReader, ImageSource
 from project.mistakes import UserError
 
 # images (B, C, H, W), labels int64 (B,) or, mixed, probabilities (B, num_classes), index int64 (B,)
@@ -94,7 +97,8 @@ class ImageLoading(Augmentation):
         num_workers: Worker processes that prepare batches; 0 prepares them in the main process.
         pin_memory: Put batches into page-locked memory, from which CUDA copies faster. By default
             if the run is on CUDA.
-        prefetch_factor: Batches that each worker makes in advance; by default 2. Needs workers.
+        prefetch_factor: Batches that each worker makes in advance; by default 2, and 4 where there
+            is one worker. Needs workers.
         persistent_workers: Keep workers from epoch to epoch; by default if there are any.
         drop_last: Leave out the training images that do not fill the last batch, others in every
             epoch. If they do not fill a single one, they are all trained on in one short batch.
@@ -107,6 +111,8 @@ class ImageLoading(Augmentation):
     """
 
     image_size: int | None
+    crop_fraction = 1.0
+    max_pixels = MAX_PIXELS
 
     train_set: Split | None = None
     val_set: Split | None = None
@@ -188,6 +194,20 @@ class ImageLoading(Augmentation):
         """Return the test images."""
         return self._eval_dataloader(self.test_set)
 
+    def reader(self) -> dict[str, Any]:
+        """Say what reads an image as this data module does, so that it can be made elsewhere."""
+        names = ("in_channels", "image_size", "crop_fraction", "max_pixels")
+        path = f"{ImageReader.__module__}.{ImageReader.__name__}"
+        return {"class_path": path, "init_args": {name: getattr(self, name) for name in names}}
+
+    def read(self, source: ImageSource) -> Tensor:
+        """Read one image for ``preprocess``, uint8 ``(C, H, W)``; see :class:`ImageReader`.
+
+        Raises:
+            BadImage: If it cannot be read as an image.
+        """
+        return ImageReader(**self.reader()["init_args"])(source)
+
     def preprocess(self, images: Tensor) -> Tensor:
         """Turn images into what a network takes, in training, prediction and serving alike.
 
@@ -253,12 +273,12 @@ class ImageLoading(Augmentation):
         # Lightning asks for workers wherever there are none; here they would only cost time.
         warnings.filterwarnings("ignore", ".*does not have many workers")
         workers = self.num_workers > 0
-        keep = self.persistent_workers
+        keep, ahead = self.persistent_workers, self.prefetch_factor
         return {
             "collate_fn": as_is,
             "num_workers": self.num_workers,
             "pin_memory": self._on_cuda() if self.pin_memory is None else self.pin_memory,
-            "prefetch_factor": self.prefetch_factor,
+            "prefetch_factor": ahead or (cores.prefetch(self.num_workers) if workers else None),
             "persistent_workers": workers if keep is None else keep,
             # A loader draws from the global generator when it starts, which would shift dropout's
             # numbers after a resume; this one is its own.

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL.Image import Image
 from torch import Tensor
 
 from project.data.found_images import FoundImages
 from project.data.reading.file_dataset import FileDataset, UnreadableFile
-from project.data.reading.image_file import BadImage, read_image
+from project.data.reading.image_file import BadImage
+from project.data.reading.reader import read_pixels
 from project.data.reading.shard_reader import Names, ShardReader, read_index, read_table
 from project.data.split import split_by_content
 from project.mistakes import UserError
@@ -51,10 +51,10 @@ class ShardDataset(FileDataset):
         self._contents = dict(zip(samples, found, strict=True))
         return super().__getitems__(indices)
 
-    def _read(self, index: int) -> Image:
+    def _read(self, index: int) -> Tensor:
         content = self._contents.pop(index, None) or self.reader.read([int(self.rows[index])])[0]
         try:
-            return read_image(content, self.in_channels, self.max_pixels, self._needed())
+            return read_pixels(content, self.in_channels, self.max_pixels, self._needed())
         except BadImage as error:
             raise UnreadableFile(f"{self.reader.root}, {self.file(index)}: {error}.") from None
 

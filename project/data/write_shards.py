@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from project.data.reading.image_file import BadImage, read_bytes
-from project.data.reading.listing import EXTENSIONS, class_folders, list_folder
 from project.data.reading.shard_scan import Scan, judge, scan_archive, write_index
+from project.listing import EXTENSIONS, class_folders, list_folder
 from project.mistakes import UserError
 
 SPLITS = ("train", "val", "test")

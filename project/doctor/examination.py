@@ -1,14 +1,10 @@
 """The checks on what a command line asks for: built as for `fit`, then looked at, not trained."""
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch import LightningDataModule, LightningModule
 
 from project.doctor.registry import GROUPS
 from project.doctor.report import Report
@@ -16,10 +12,10 @@ from project.doctor.runner import run_checks
 from project.doctor.sheet import write_sheet
 from project.doctor.subject import Subject
 from project.request import Request
-from project.verbs import Command
+from project.trial import Trial
 
 
-class Examination(Command):
+class Examination(Trial):
     """The verb `fit` up to the point where training would begin; then all checks.
 
     Args:
@@ -34,19 +30,7 @@ class Examination(Command):
 
     def __init__(self, request: Request, progress: Callable[[str], None]) -> None:
         self.progress = progress
-        # Nothing is written there: loggers and checkpoints name a folder when they are built.
-        with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
-            self.nowhere = Path(folder) / "none"
-            super().__init__(request)
-
-    def _words(self) -> dict[str, str]:
-        """Return what stands for ``{run_dir}`` and the like, without making a folder."""
-        experiment = self.request.experiment
-        return {"run_dir": str(self.nowhere), "run": "doctor", "experiment": experiment}
-
-    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
-        """Build the trainer for its settings alone: there is no run to keep a record of."""
-        return LightningCLI._instantiate_trainer(self, config, callbacks)
+        super().__init__(request)
 
     def fit(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Look at it instead of training it."""

@@ -27,13 +27,13 @@ from project.doctor.loop import (
     Repeated,
     metrics,
     of_the_user,
-    quiet_trainer,
     watch,
 )
 from project.doctor.originals import Originals
 from project.doctor.reading import SETTINGS, STAGES, Reading, read
 from project.doctor.registry import Skip
 from project.doctor.structures import clone, forward_of, pair, tensor_in
+from project.short_training import quiet_trainer
 
 
 class Subject:

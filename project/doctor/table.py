@@ -1,6 +1,5 @@
-"""A report on the terminal, and which check is running."""
+"""A report on the terminal."""
 
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -9,12 +8,6 @@ from rich.table import Table
 from project.doctor.report import Report
 
 COLORS = {"FAIL": "bold red", "WARN": "yellow"}
-
-
-def show_progress(name: str) -> None:
-    """Say on a terminal's line which check runs; the next one overwrites it, "" clears it."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{name}", end="", file=sys.stderr, flush=True)
 
 
 def show(report: Report, picture: Path | None) -> None:

@@ -65,10 +65,16 @@ class TorchvisionNet(nn.Module):
         source = None if weights is None else _source(name, weights)
         if isinstance(source, str):
             raise ValueError(source)
-        self.net = get_model(name, num_classes=num_classes, **_options(name, source))
+        self._arguments = {"name": name, "num_classes": num_classes, **_options(name, source)}
+        self.net = get_model(**self._arguments)
         if source is not None and pretrained.wanted():
             state = _read(source) if isinstance(source, Path) else _fetch(name, source)
             _fill(self.net, state, find_head(self.net, num_classes), f"{weights} of {name}")
+
+    @property
+    def built_by(self) -> tuple[nn.Module, str, dict[str, Any]]:
+        """The network inside, and the function and arguments that build it without this project."""
+        return self.net, "torchvision.models.get_model", self._arguments
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(B, 3, H, W)`` or ``(B, 1, H, W)`` to logits ``(B, num_classes)``."""

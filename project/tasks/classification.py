@@ -17,7 +17,7 @@ from project.tasks import fit_check
 from project.tasks.arguments import check_arguments, check_monitor, plain_arguments
 from project.tasks.losses import balanced_weights, label_check, to_labels, training_loss
 from project.tasks.mask import inputs, takes_mask
-from project.tasks.plan import Plan, Scheduler, accumulation_factor, check_groups
+from project.tasks.plan import Plan, Scheduler, check_groups, for_accumulation
 from project.tasks.recompute import recompute_blocks
 from project.tasks.tally import PerClass, Tally, per_class, worst_first
 
@@ -148,7 +148,7 @@ class ClassificationTask(L.LightningModule):
         valid = (labels >= 0).sum()
         self._train_tally.add(loss.detach() * valid, logits.detach(), labels)
         self._log_train(batch_idx)
-        return loss * accumulation_factor(self.trainer, batch_idx)
+        return for_accumulation(loss, self.trainer, batch_idx)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Count ``(images, labels, ...)`` and return logits ``(B, num_classes)``."""
@@ -185,7 +185,7 @@ class ClassificationTask(L.LightningModule):
         # They are already the same on all processes: max leaves them so, to the last bit.
         self.log_dict(
             figures,
-            prog_bar=True,
+            prog_bar=not on_step,  # else a bar's numbers are read back in every step that follows
             on_step=on_step,
             on_epoch=not on_step,
             sync_dist=not on_step,

@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import LRSchedulerConfigType
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
@@ -45,14 +45,16 @@ def per_device_batch(trainer: Trainer) -> int | None:
     return None
 
 
-def accumulation_factor(trainer: Trainer, batch_idx: int) -> float:
-    """Factor on the loss that makes the gradient a mean over the batches really accumulated.
+def for_accumulation(loss: Tensor, trainer: Trainer, batch_idx: int) -> Tensor:
+    """Scale a loss so that the gradient is a mean over the batches really accumulated.
 
     Lightning divides by ``accumulate_grad_batches`` also where an epoch ends earlier.
     """
     accumulate = trainer.accumulate_grad_batches
+    if accumulate == 1:
+        return loss
     begin = batch_idx - batch_idx % accumulate
-    return accumulate / min(accumulate, trainer.num_training_batches - begin)
+    return loss * (accumulate / min(accumulate, trainer.num_training_batches - begin))
 
 
 def check_groups(checkpoint: dict[str, Any], backbone_lr_factor: float) -> None:

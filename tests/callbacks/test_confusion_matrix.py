@@ -1,21 +1,4 @@
-import numpy as np
-import pytest
-import torch
-
 from project.callbacks import ConfusionMatrixPicture
-from project.callbacks.confusion_matrix import draw_confusion_matrix, per_class_table
-
-NAN = float("nan")
-NAMES = ["cat", "dog", "a|b"]
-# Precision, recall, F1 and support: of dogs none is predicted, of the third class there are none.
-FIGURES = (
-    *(
-        torch.tensor([8 / 9, NAN, NAN]),
-        torch.tensor([0.8, 0.0, NAN]),
-        torch.tensor([16 / 19, 0, NAN]),
-    ),
-    torch.tensor([10, 3, 0]),
-)
 
 
 def row(table, name):
@@ -66,39 +49,3 @@ def test_a_module_without_figures_of_classes_has_a_picture_alone(
     tags = read_events().Tags()
     assert "val/confusion_matrix" in tags["images"]
     assert not any("per_class" in tag for tag in tags["tensors"])
-
-
-def test_the_table_has_a_row_for_every_class():
-    assert row(per_class_table(FIGURES, NAMES), "cat") == ["0.889", "0.800", "0.842", "10 |"]
-
-
-def test_what_is_not_defined_is_not_a_number_and_classes_without_samples_are_named():
-    table = per_class_table(FIGURES, NAMES)
-    assert row(table, "dog") == ["n/a", "0.000", "0.000", "3 |"]
-    assert row(table, "a\\|b") == ["n/a", "n/a", "n/a", "0 |"]
-    assert table.endswith("n/a: no samples of a\\|b.")
-
-
-def test_right_cells_are_blue_and_wrong_ones_red():
-    picture = np.asarray(draw_confusion_matrix(np.array([[0, 9], [0, 9]]), ["a", "b"])).astype(int)
-    wide = picture[..., 2] - picture[..., 0]
-    assert (wide > 100).sum() > 1000
-    assert (wide < -100).sum() > 1000
-
-
-def test_rows_are_true_classes_and_columns_predicted_ones():
-    picture = np.asarray(draw_confusion_matrix(np.array([[9, 9], [0, 9]]), ["a", "b"])).astype(int)
-    rows, columns = np.nonzero(picture[..., 0] - picture[..., 2] > 50)
-    blue_rows, blue_columns = np.nonzero(picture[..., 2] - picture[..., 0] > 50)
-    # The mistakes are in the upper right cell.
-    assert rows.mean() < blue_rows.mean()
-    assert columns.mean() > blue_columns.mean()
-
-
-@pytest.mark.parametrize("classes", [1, 2, 20, 21, 100, 1000])
-def test_any_number_of_classes_fits_a_picture(classes):
-    counts = np.eye(classes, dtype=np.int64) * 123456
-    picture = draw_confusion_matrix(
-        counts, [f"a very long class name {i}" * 3 for i in range(classes)]
-    )
-    assert max(picture.size) < 1500

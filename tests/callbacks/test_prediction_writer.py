@@ -1,4 +1,5 @@
 import csv
+import json
 import subprocess
 import sys
 import threading
@@ -348,6 +349,73 @@ def test_up_to_twenty_classes_have_a_column_each(predict, module, writer, column
     assert list(read()[0]) == ["index", "label", "prediction", "probability"]
 
 
+def test_a_row_names_as_many_classes_as_asked_for(predict, data):
+    predict(data.loader(6), writer=PredictionWriter(str(FILE), top_k=2))
+    row = read()[5]
+    probs = {name: float(row[f"prob_{name}"]) for name in data.class_names}
+    first, second = sorted(probs, key=probs.get, reverse=True)[:2]
+    assert (row["prediction"], float(row["probability"])) == (first, probs[first])
+    assert (row["prediction_2"], float(row["probability_2"])) == (second, probs[second])
+
+
+def test_more_classes_than_there_are_cannot_be_named(predict, data):
+    with pytest.raises(UserError, match="top_k is 4, but there are 3 classes"):
+        predict(data.loader(6), writer=PredictionWriter(str(FILE), top_k=4))
+    assert list(Path().iterdir()) == []
+
+
+def test_a_data_module_may_know_the_files(predict, data):
+    data.predict_path = lambda index: f"photos/ä{index}.png"
+    predict(data.loader(6))
+    assert list(read()[0])[:4] == ["index", "path", "label", "prediction"]
+    assert [row["path"] for row in read()] == [f"photos/ä{index}.png" for index in range(6)]
+
+
+def test_a_name_with_a_carriage_return_is_one_cell(predict, data):
+    data.predict_path = lambda index: f"a\rb{index}.png"
+    data.errors = {}
+    predict(data.loader(3))
+    assert [row["path"] for row in read()] == [f"a\rb{index}.png" for index in range(3)]
+    assert FILE.read_bytes().count(b"\r") == 3
+
+
+def test_an_image_that_cannot_be_read_has_a_row_with_its_error(predict, data):
+    images, labels, index = data.loader(6).dataset.tensors
+    data.errors = {2: "damaged, said\nPillow"}
+    good = [0, 1, 3, 4, 5]
+    predict(DataLoader([(images[good], labels[good], index[good])], batch_size=None))
+    assert indices() == [0, 1, 2, 3, 4, 5]
+    assert [row["error"] for row in read()] == ["", "", "damaged, said\nPillow", "", "", ""]
+    assert read()[2]["prediction"] == read()[2]["prob_one"] == ""
+    assert "label" not in read()[0]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_other_formats_have_the_same_rows(predict, data, kind):
+    data.predict_path = lambda index: "photos/\udce4.png" if index else "photos/ä.png"
+    predict(data.loader(6))
+    file = FILE.with_suffix(f".{kind}")
+    predict(data.loader(6), writer=PredictionWriter(str(file)))
+    if kind == "jsonl":
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(file).to_pylist()
+    with FILE.open(encoding="utf-8", errors="replace", newline="") as lines:
+        wanted = list(csv.DictReader(lines))
+    assert len(rows) == 6
+    assert isinstance(rows[0]["index"], int)
+    assert isinstance(rows[0]["probability"], float)
+    for row, cells in zip(rows, wanted, strict=True):
+        figures = {k: float(v) if k.startswith("prob") else v for k, v in cells.items()}
+        assert row == figures | {"index": int(cells["index"])}
+
+
+def test_a_missing_package_is_told_before_anything_is_predicted(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install -e '\.\[parquet\]'"):
+        PredictionWriter("x.parquet")
+
+
 def test_names_of_any_kind_come_back(predict, data):
     data.class_names = ["cat, grey", 'a "dog"\nof two lines', "Äpfel"]
     predict(data.loader(6))
@@ -392,12 +460,29 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_predicted(pr
         predict(data.loader(4), writer=PredictionWriter("file/x.csv"))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_told_and_nothing_is_left(predict, data, monkeypatch):
+    FILE.write_text("earlier")
+
+    def open_full(file, mode="r"):
+        file.touch()
+        return open("/dev/full", mode, newline="")
+
+    monkeypatch.setattr("project.callbacks.prediction_writer.open_text", open_full)
+    with pytest.raises(UserError, match=r"Cannot write to predictions\.csv: No space left"):
+        predict(data.loader(4), writer=PredictionWriter(str(FILE)))
+    assert FILE.read_text() == "earlier"
+    assert parts() == []
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"path": "."}, r"path must be a file such as predictions\.csv, got '\.'"),
         ({"path": ""}, "path must be a file"),
+        ({"path": "x.txt"}, r"path must end in \.csv, \.jsonl, \.parquet, got 'x\.txt'"),
         ({"path": "x.csv", "max_class_columns": -1}, "must not be negative, got -1"),
+        ({"path": "x.csv", "top_k": 0}, "top_k must be at least 1, got 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings, said):

@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
+from project.data.augment.augmentation import Augmentation
 from project.data.augment.basic import (
     Draw,
     draw,
@@ -210,3 +211,18 @@ def test_cuda_changes_images_as_the_cpu_does():
             differs = (on_cuda.int() - on_cpu.int()).abs() > tolerance
             # A nearest neighbour that is a tie may be another one, and so may equalize's bin.
             assert differs.float().mean() <= (0.001 if name == "rand_augment" else 0), name
+
+
+def test_alternating_flips_show_every_image_from_both_sides_in_two_epochs():
+    class Data(Augmentation):
+        pass
+
+    data, images = (
+        Data(flip="alternating"),
+        torch.arange(64 * 12, dtype=torch.uint8).view(64, 1, 3, 4),
+    )
+    first, second, third = (data.augment(images, torch.arange(64), epoch) for epoch in range(3))
+    assert torch.equal(second, first.flip(-1))
+    assert torch.equal(third, first)
+    mirrored = (first != images).flatten(1).any(1)
+    assert 16 < int(mirrored.sum()) < 48  # at random, half of them

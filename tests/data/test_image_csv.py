@@ -87,7 +87,7 @@ def test_whole_numbers_are_sorted_by_value(pictures: Path) -> None:
     numbers = [str(i) for i in range(11)]
     data = table(pictures, [f"img/{i:03d}.png,{i % 11}" for i in range(20)])
     assert data.class_names == numbers
-    assert data.read("all").labels.tolist()[9:12] == [9, 10, 0]
+    assert data.list_files("all").labels.tolist()[9:12] == [9, 10, 0]
 
 
 def test_whole_numbers_that_became_floats_are_classes(pictures: Path) -> None:

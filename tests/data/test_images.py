@@ -1,9 +1,12 @@
 import warnings
+from types import SimpleNamespace
 
+import lightning as L
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from project.data import DigitsDataModule
 from project.data.images import ImageDataModule, ImageDataset
 from project.data.loader import EvalSampler
 from project.data.loading import as_is, resize
@@ -258,3 +261,27 @@ def test_hyperparameters_are_plain_and_complete(small):
     assert hparams["batch_size"] == 8
     assert hparams["val_fraction"] == 0.1
     assert all(value is None or isinstance(value, int | float) for value in hparams.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA's")
+def test_images_on_the_gpu_give_the_same_batches():
+    batches = []
+    for on_device in (True, False):
+        data = DigitsDataModule(on_device=on_device)
+        data.trainer = L.Trainer(accelerator="gpu", devices=1, logger=False)
+        data.setup("fit")
+        assert data.train_set.images.is_cuda == on_device
+        batches.append([[part.cpu() for part in batch] for batch in data.train_dataloader()])
+    for ours, theirs in zip(*batches, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_images_stay_in_main_memory_without_a_gpu_or_where_it_is_full(monkeypatch):
+    data = DigitsDataModule()
+    data.setup("fit")
+    assert not data.train_set.images.is_cuda
+    images = torch.zeros(100, dtype=torch.uint8)
+    place = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")))
+    monkeypatch.setattr(data, "trainer", place)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (399, 1000))
+    assert data._place(images) is images

@@ -16,7 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from make_bad_files import Zoo, encode, photo, write_zoo
 
-from project.data.reading import index, isolated, listing
+from project import listing
+from project.data.reading import alone, index, isolated
 from project.data.reading.image_file import MAX_PIXELS, decode
 from project.data.reading.index import Checked, PathTable, check_files, class_folders, list_folder
 from project.data.reading.isolated import shared, work_isolated
@@ -333,7 +334,7 @@ def test_a_bar_is_drawn_on_a_terminal_after_a_while(
 ) -> None:
     write(tmp_path, "0.png")
     check(tmp_path, 1)
-    monkeypatch.setattr(index, "_BAR_AFTER", -1.0)
+    monkeypatch.setattr(alone, "_BAR_AFTER", -1.0)
     check(tmp_path, 1)
     assert capsys.readouterr().err == ""  # no terminal
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -465,7 +466,7 @@ def test_what_was_checked_before_an_interrupt_is_remembered(
 
     monkeypatch.setattr(index, "decode", slowly)
     with monkeypatch.context() as patch:
-        patch.setattr(index, "_bar", lambda *_: nullcontext(interrupt))
+        patch.setattr(index, "bar", lambda *_: nullcontext(interrupt))
         with pytest.raises(KeyboardInterrupt):
             check(tmp_path, 30, tmp_path / "cache")
     first = looks()

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from zoo.parts import Pictures, Task
 
+from project import cores
 from project.doctor import Result, Subject
 from project.doctor.checks import machine_cuda, machine_system, machine_versions
 from project.doctor.runner import run_checks
@@ -36,7 +37,7 @@ def found(name: str, data: Any = None, **trainer: Any) -> Result:
 def idle(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A machine of four CPUs that does nothing else."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(machine_system, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(cores, "usable", lambda: 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5), raising=False)
     return monkeypatch
@@ -262,14 +263,6 @@ def test_threads_on_a_busy_machine_warn(idle: pytest.MonkeyPatch) -> None:
     assert found("threads").status == "PASS"
 
 
-def test_a_quota_counts_as_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    monkeypatch.setattr(machine_system, "cpu_quota", lambda: 1.9)
-    assert machine_system.usable_cpus() == 2
-    monkeypatch.setattr(machine_system, "cpu_quota", lambda: None)
-    assert machine_system.usable_cpus() == 64
-
-
 def test_a_system_without_proc_and_affinity_is_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -279,8 +272,7 @@ def test_a_system_without_proc_and_affinity_is_no_reason_to_stop(
     monkeypatch.setattr(Path, "read_text", refuse)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert machine_system.available_memory() is None
-    assert machine_system.cpu_quota() is None
-    assert machine_system.usable_cpus() >= 1
+    assert cores.usable() >= 1
     assert machine_cuda.driver() == ""
 
 

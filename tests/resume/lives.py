@@ -22,6 +22,10 @@ SETTINGS = (
 )
 
 
+# They tell of the machine; a resume has them at the same steps.
+MEASURED = ("train/samples_per_second", "train/data_wait")
+
+
 @dataclass
 class Outcome:
     """What a run has left that must not depend on what it went through."""
@@ -91,7 +95,11 @@ def outcome(run: Run) -> Outcome:
         content["optimizer_states"][0]["state"],
         {Path(path).name: float(score) for path, score in best["best_k_models"].items()},
         sorted(file.name for file in (run.path / "checkpoints").iterdir()),
-        sorted((tag, e.step, e.value) for tag in tags["scalars"] for e in events.Scalars(tag)),
+        sorted(
+            (tag, e.step, 0.0 if tag in MEASURED else e.value)
+            for tag in tags["scalars"]
+            for e in events.Scalars(tag)
+        ),
         {tag: [event.step for event in events.Images(tag)] for tag in tags["images"]},
     )
 

@@ -1,7 +1,7 @@
 """What a data module does to its training images, as settings."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import lightning as L
 import torch
@@ -31,7 +31,9 @@ class Augmentation(L.LightningDataModule):
 
     Args:
         shift: Largest random shift of a training image in pixels, along both axes.
-        flip: Mirror training images left to right, at random.
+        flip: Mirror training images left to right, at random. ``alternating`` does so at random in
+            the first epoch and then in every other one, so that two epochs show both sides of all
+            (https://arxiv.org/abs/2404.00498, section 3.6).
         vertical_flip: Mirror them upside down, at random; for images without up and down, such as
             those from above or through a microscope.
         rotation: Largest angle in degrees by which training images are turned, either way, in [0,
@@ -67,7 +69,7 @@ class Augmentation(L.LightningDataModule):
     def __init__(
         self,
         shift: int = 0,
-        flip: bool = False,
+        flip: bool | Literal["alternating"] = False,
         vertical_flip: bool = False,
         rotation: float = 0.0,
         random_resized_crop: tuple[float, float] | None = None,
@@ -139,7 +141,10 @@ class Augmentation(L.LightningDataModule):
             images = random_rotation(images, keys, self.rotation, self._fill)
         if self.shift:
             images = random_shift(images, keys, self.shift, self._fill)
-        if self.flip:
+        if self.flip == "alternating":
+            images = random_flip(images, sample_keys(run_seed(), 0, index))
+            images = images.flip(-1) if epoch % 2 else images
+        elif self.flip:
             images = random_flip(images, keys)
         if self.vertical_flip:
             images = random_flip(images, keys, vertical=True)

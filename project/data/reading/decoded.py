@@ -20,8 +20,6 @@ _FEW = 1000
 # Images that a worker hands over at once.
 _CHUNK = 64
 
-_MAX_WORKERS = 8
-
 Constants = tuple[list[float], list[float]]  # mean and deviation of every channel
 
 
@@ -121,10 +119,3 @@ def check_constants(
             )
         if min(std) <= 0:
             raise ValueError(f"std must be above 0, got {std}")
-
-
-def default_workers(processes: int) -> int:
-    """One for each CPU that this process may use, shared with the other processes."""
-    affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, min(_MAX_WORKERS, cores // max(1, processes)))

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from PIL.Image import Image, Resampling
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,7 +13,8 @@ from project.data.augment.crop import random_resized_box
 from project.data.hashing import run_seed
 from project.data.loading import Split
 from project.data.padding import pad
-from project.data.reading.image_file import MAX_PIXELS, BadImage, read_image, square
+from project.data.reading.image_file import MAX_PIXELS, BadImage, read_bytes
+from project.data.reading.reader import middle, read_pixels, resized
 from project.mistakes import UserError
 
 
@@ -111,15 +110,19 @@ class FileDataset(Split):
             pixels = self.change(pixels[None], torch.tensor([index]), epoch)[0]
         return pixels
 
-    def _read(self, index: int) -> Image:
+    def _read(self, index: int) -> Tensor:
         path = self.file(index)
         try:
-            return read_image(path, self.in_channels, self.max_pixels, self._needed())
+            data = self._bytes(index)
+            return read_pixels(data, self.in_channels, self.max_pixels, self._needed())
         except BadImage as error:
             raise UnreadableFile(
                 f"{path}: {error}.\nIt was whole when it was checked. Restore it or delete it; a "
                 "run goes on with lightning fit --resume last"
             ) from None
+
+    def _bytes(self, index: int) -> bytes:
+        return read_bytes(self.file(index))
 
     def _needed(self) -> int | None:
         """The shorter side below which an image must not be decoded."""
@@ -128,19 +131,14 @@ class FileDataset(Split):
         least = self.crop_fraction if self.crop_area is None else min(self.crop_area) ** 0.5
         return round(self.size / least)
 
-    def _cut(self, image: Image, index: int, epoch: int) -> Tensor:
-        if self.size is None:
-            pixels = np.array(image).reshape(image.height, image.width, -1)
-            return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-        if self.crop_area is None:
-            return torch.tensor(square(image, self.size, self.crop_fraction))
+    def _cut(self, pixels: Tensor, index: int, epoch: int) -> Tensor:
+        if self.size is None or self.crop_area is None:
+            return middle(pixels, self.size, self.crop_fraction)
         key = int(sample_keys(run_seed(), epoch, torch.tensor([index])))
-        top, left, height, width = random_resized_box(
-            key, image.height, image.width, self.crop_area
-        )
-        box = left, top, left + width, top + height
-        cut = image.resize((self.size, self.size), Resampling.BILINEAR, box)
-        return torch.tensor(square(cut, self.size))
+        whole = pixels.shape[1], pixels.shape[2]
+        top, left, height, width = random_resized_box(key, *whole, self.crop_area)
+        cut = pixels[:, top : top + height, left : left + width]
+        return resized(cut, self.size, self.size).contiguous()
 
 
 def centre(images: Tensor, size: int, crop_fraction: float) -> Tensor:

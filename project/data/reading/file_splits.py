@@ -6,7 +6,6 @@ from typing import NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from project.data.reading.listing import OUTSIDE
 from project.data.reading.sources import (
     OnError,
     Source,
@@ -17,6 +16,7 @@ from project.data.reading.sources import (
 )
 from project.data.reading.survey import evenly
 from project.data.split import split_by_content
+from project.listing import OUTSIDE
 from project.mistakes import UserError
 
 # Training images, evenly taken, that stand for all.
@@ -32,7 +32,7 @@ class Place(Protocol):
     def given(self) -> set[str]:
         """Return which of ``train``, ``val`` and ``test`` there are, or ``all`` to be divided."""
 
-    def read(self, name: str) -> Source:
+    def list_files(self, name: str) -> Source:
         """List the files of one of these."""
 
 
@@ -97,7 +97,7 @@ class FileSplits:
         """Return where the files of a split come from; listed once."""
         name = self._name(split)
         if name not in self.sources:
-            self.sources[name] = self.place.read(name)
+            self.sources[name] = self.place.list_files(name)
         return self.sources[name]
 
     def _name(self, split: str) -> str:
@@ -143,8 +143,6 @@ class FileSplits:
             check_colours(sources)
         if {"train", "all"} & found.keys():
             say_copies(sources[0], sources[1:])  # training comes first
-        for source in sources:
-            source.forget()
 
     def _divide(self, name: str, source: Source, demands: Demands) -> dict[str, Tensor]:
         """Return the rows of the splits that a source is for."""

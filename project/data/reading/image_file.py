@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
+from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 # Four bytes each would be half a gigabyte; Pillow itself refuses 178,956,970 and more.
 MAX_PIXELS = 2**27
@@ -25,8 +25,7 @@ _MAX_BYTES = 2**30
 _LATE = TiffImagePlugin.TiffImageFile.format, WebPImagePlugin.WebPImageFile.format
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", *_LATE)
 _NAMES = "JPEG, PNG, GIF, TIFF, WebP, BMP, PPM"
-_ORIENTATION = 0x0112  # Exif 2.3, table 4; what the values mean is in Pillow's exif_transpose too
-_UPRIGHT = {
+_UPRIGHT = {  # Exif 2.3, table 4; also in Pillow's exif_transpose
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -102,7 +101,7 @@ def read_header(source: str | Path | bytes, max_pixels: int = MAX_PIXELS) -> Hea
     """Read the size and the kind of an image; raises BadImage, also above ``max_pixels``."""
     data = source if isinstance(source, bytes) else read_bytes(source)
     with warnings.catch_warnings(action="ignore"):
-        image = _open(data, max_pixels)
+        image = open_image(data, max_pixels)
         return Header(*image.size, _is_grey(image))
 
 
@@ -140,27 +139,33 @@ def decode(
     Raises:
         BadImage: As :func:`read_image`.
     """
-    mode = {1: "L", 3: "RGB"}[in_channels]
-    # Whoever has set it wants files read that are cut off: the rest of such an image is grey.
-    ImageFile.LOAD_TRUNCATED_IMAGES = False
     with warnings.catch_warnings(action="ignore"):
-        image = _open(data, max_pixels)
+        image = open_image(data, max_pixels)
         grey = _is_grey(image)
-        try:
-            if at_least is not None:
-                image.draft(None, (2 * at_least, 2 * at_least))
-            image.load()
-            turned = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
-            image = _to_8_bits(image)
-            image = image if image.mode == mode else image.convert(mode)
-        except BadImage:
-            raise
-        except Exception as error:  # which one depends on the format and on the damaged byte
-            raise BadImage(_reason(error)) from None
+        return upright(image, in_channels, max_pixels, at_least), grey
+
+
+def upright(
+    image: Image.Image, in_channels: int, max_pixels: int, at_least: int | None = None
+) -> Image.Image:
+    """Do with an image that Pillow has opened what :func:`read_image` does with a file."""
+    mode = {1: "L", 3: "RGB"}[in_channels]
+    _check_size(image, max_pixels)
+    try:
+        if at_least is not None:
+            image.draft(None, (2 * at_least, 2 * at_least))
+        image.load()
+        turned = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        image = _to_8_bits(image)
+        image = image if image.mode == mode else image.convert(mode)
+    except BadImage:
+        raise
+    except Exception as error:  # which one depends on the format and on the damaged byte
+        raise BadImage(_reason(error)) from None
     if turned is not None:
         image = image.transpose(turned)
         image.info = {}  # of it, nobody shall turn the image again
-    return image, grey
+    return image
 
 
 def square(image: Image.Image, size: int, crop_fraction: float = 1.0) -> npt.NDArray[np.uint8]:
@@ -186,8 +191,10 @@ def square(image: Image.Image, size: int, crop_fraction: float = 1.0) -> npt.NDA
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _open(data: bytes, max_pixels: int) -> Image.Image:
-    """Read the header, and refuse what can be refused without decoding."""
+def open_image(data: bytes, max_pixels: int) -> Image.Image:
+    """Read the header; raises BadImage for what can be refused without decoding."""
+    # Whoever has set it wants files read that are cut off: the rest of such an image is grey.
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
     if not data:
         raise BadImage("the file is empty (0 bytes)")
     try:
@@ -198,13 +205,17 @@ def _open(data: bytes, max_pixels: int) -> Image.Image:
         raise BadImage("it has more pixels than Pillow opens (a decompression bomb?)") from None
     except Exception as error:  # as for decoding
         raise BadImage(_reason(error)) from None
+    _check_size(image, max_pixels)
+    if image.format == "PNG":
+        _check_png(data)
+    return image
+
+
+def _check_size(image: Image.Image, max_pixels: int) -> None:
     width, height = image.size
     if width * height > max_pixels:
         pixels = f"{width} x {height} = {width * height:,} pixels"
         raise BadImage(f"it has {pixels}, more than the {max_pixels:,} allowed (max_pixels)")
-    if image.format == "PNG":
-        _check_png(data)
-    return image
 
 
 def _check_png(data: bytes) -> None:

@@ -9,8 +9,7 @@ import struct
 import sys
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,12 +17,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_only
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from project.data.reading.alone import bar, lock
 from project.data.reading.image_file import BadImage, decode, read_bytes
 from project.data.reading.isolated import Watch, shared, work_isolated
-from project.data.reading.listing import (
+from project.listing import (
     EXTENSIONS,
     NO_EXTENSION,
     OUTSIDE,
@@ -59,7 +57,6 @@ _SPARE = 100_000  # records that are kept for files that are not asked for now
 # A clock that files are stamped with stands still for up to 10 ms: what is written in the same
 # tick as it is read may change once more without a new time.
 _TICK_NS = 20_000_000
-_BAR_AFTER = 2.0  # seconds
 _FEW = 1000  # files that are stamped sooner than a process is started
 
 
@@ -110,14 +107,16 @@ def check_files(
     base = os.path.abspath(root)
     name = hashlib.blake2b(os.fsencode(base), digest_size=8).hexdigest()
     memory = _Cache(Path(cache_dir or "", f"{name}.checked"))
-    with _lock(cache_dir, name) as writable:
+    with lock(cache_dir, name) as fault:
+        if fault is not None:
+            _say_not_remembered(str(cache_dir), fault)
         check = _Check(os.fsencode(base), paths, in_channels, max_pixels)
-        with _bar(len(paths), progress) as watch:
+        with bar("Checking images", len(paths), progress) as watch:
             check.look_up(memory.read() if cache_dir else _NOTHING)
             try:
                 check.decode_others(watch)
             finally:  # also of a check that is interrupted
-                if writable and check.found_new:
+                if cache_dir and fault is None and check.found_new:
                     memory.write(check.records(), check.left_over)
     return check.result()
 
@@ -188,7 +187,7 @@ class _Check:
             image, grey = decode(data, self.in_channels, self.max_pixels)
         except BadImage as error:
             return str(error)
-        content = _hash(data) - 2**63
+        content = content_hash(data)
         self.table[row] = (self.table["stamp"][row], content, *image.size, grey)
         self.ok[row] = True
         return None
@@ -204,6 +203,11 @@ class _Check:
         names = ("content_hash", "width", "height", "grey")
         columns = {name: self.table[name].copy() for name in names}
         return Checked(**columns, ok=self.ok.copy(), reasons=dict(sorted(self.reasons.items())))
+
+
+def content_hash(data: bytes) -> int:
+    """Hash what is in a file, as in :class:`Checked`."""
+    return _hash(data) - 2**63
 
 
 def _hash(data: bytes) -> int:
@@ -244,54 +248,8 @@ class _Cache:
                 draft.unlink()
 
 
-@contextmanager
-def _lock(cache_dir: str | Path | None, name: str) -> Iterator[bool]:
-    """Be the only process that checks these files; yields whether one can write there."""
-    if cache_dir is None:
-        yield False
-        return
-    with ExitStack() as stack:
-        try:
-            os.makedirs(cache_dir, exist_ok=True)
-            file = stack.enter_context(open(Path(cache_dir, f"{name}.lock"), "wb"))
-            with suppress(ImportError):  # Windows
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX)
-            writable = True
-        except OSError as error:
-            _say_not_remembered(str(cache_dir), error.strerror or str(error))
-            writable = False
-        yield writable
-
-
 @cache  # once, not for every split
 @rank_zero_only
 def _say_not_remembered(folder: str, reason: str) -> None:
     line = f"Which images are good is not remembered: {folder} cannot be written ({reason})."
     print(line, file=sys.stderr)
-
-
-@contextmanager
-def _bar(total: int, wanted: bool) -> Iterator[Watch]:
-    """Show a bar, on a terminal and after a while."""
-    console = Console(stderr=True)
-    # Drawn by whoever calls: a thread that draws would be a thread beside the forks.
-    bar = Progress(
-        *("Checking images", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
-        console=console,
-        auto_refresh=False,
-        transient=True,
-    )
-    task, due = bar.add_task("", total=total), time.monotonic() + _BAR_AFTER
-
-    def watch(done: int) -> None:
-        if wanted and sys.stderr.isatty() and time.monotonic() > due:
-            bar.start()
-            bar.update(task, completed=done, refresh=True)
-
-    try:
-        yield watch
-    finally:
-        if bar.live.is_started:
-            bar.stop()

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from project import cores
+
 # Makes nothing (or writes into a shared array), or returns why it could not.
 Work = Callable[[int], str | None]
 # Told how many rows are done, several times a second.
@@ -111,7 +113,7 @@ class _Pool:
     unexplained: int = 0  # deaths of workers that were at no row
 
     def __enter__(self) -> "_Pool":
-        count = min(_cores(), -(-len(self.left) // _ROWS_PER_WORKER))
+        count = min(cores.own(), -(-len(self.left) // _ROWS_PER_WORKER))
         # Of each worker the place in ``left`` it is at, and where its chunk ends.
         self.slots = shared(2 * count, np.int64).reshape(count, 2)
         self.chunk = -(-len(self.left) // _MAX_CHUNKS)
@@ -281,10 +283,6 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _death(code: int) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from project.data.reading.image_file import decode
-from project.data.reading.listing import EXTENSIONS
 from project.data.reading.shard_reader import FORMAT, ROW, Shard, ShardIndex, Table
+from project.listing import EXTENSIONS
 from project.mistakes import UserError
 
 # A class by its number or its name.

@@ -77,10 +77,6 @@ class Source:
         assert self.contents is not None
         return self.labels[self.rows].long(), self.contents[self.rows]
 
-    def forget(self) -> None:
-        """Let go of what only the split needs: a million files take room."""
-        self.contents = self.grey = None
-
 
 def check(
     sources: Sequence[Source],

@@ -10,10 +10,11 @@ from typing import Any
 from lightning.pytorch import Callback
 from torch.utils.data import DataLoader
 
+from project import cores
 from project.doctor import Finding, Skip, Subject, check, fail, passed, warn
-from project.doctor.checks.machine_system import available_memory, usable_cpus
 from project.doctor.copies import without_workers
 from project.doctor.loop import of_the_user
+from project.memory_left import available_memory
 
 GIGABYTE = 2**30
 # Seconds; faster loading is never worth a warning.
@@ -36,7 +37,7 @@ def loader_speed(subject: Subject) -> Finding:
         return passed(told)
     return warn(
         told,
-        f"Raise num_workers (there are {usable_cpus()} CPUs), decode smaller or stored images, or "
+        f"Raise num_workers (there are {cores.usable()} CPUs), decode smaller or stored images, or "
         "keep the data in memory.",
     )
 
@@ -82,7 +83,7 @@ def _step(subject: Subject) -> float:
 @check("data")
 def loader_workers(subject: Subject) -> Finding:
     """Loaders have no more workers than there are CPUs."""
-    cpus = usable_cpus()
+    cpus = cores.usable()
     for split in subject.splits():
         workers = getattr(subject.loader(split), "num_workers", 0)
         if workers > cpus:

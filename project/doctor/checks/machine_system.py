@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from project import cores
 from project.doctor import Finding, Skip, Subject, check, fail, passed, warn
+from project.memory_left import available_memory
 
 resource: ModuleType | None
 try:
@@ -22,54 +24,6 @@ GIGABYTE = 2**30
 SHARED = Path("/dev/shm")
 # Files that Python, torch and a logger have open anyway.
 OPEN = 200
-
-
-def read_number(*files: str) -> int | None:
-    """Return the first number of the first file that has one."""
-    for file in files:
-        try:
-            return int(Path(file).read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            continue
-    return None
-
-
-def cpu_quota() -> float | None:
-    """Return how many CPUs a container may use on average, None without a limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    old = "/sys/fs/cgroup/cpu/cpu.cfs_{}_us"
-    part, whole = (read_number(old.format(name)) for name in ("quota", "period"))
-    return part / whole if part is not None and whole and part > 0 else None
-
-
-def usable_cpus() -> int:
-    """Return how many CPUs this process may use, by affinity and by a container's quota."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    count = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota = cpu_quota()
-    return count if quota is None else max(1, min(count, round(quota)))
-
-
-def available_memory() -> int | None:
-    """Return the bytes of memory that can still be had, by the system and by a container."""
-    found = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-    except (OSError, ValueError):
-        pass
-    limit = read_number("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    used = read_number(
-        "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes"
-    )
-    if limit is not None and used is not None:
-        found.append(max(0, limit - used))
-    return min(found, default=None)
 
 
 def free_disk(folder: str | Path) -> int | None:
@@ -203,7 +157,7 @@ def free_memory(subject: Subject) -> Finding:
 @check("machine")
 def threads(subject: Subject) -> Finding:
     """Threads of all processes fit the CPUs, and those are not busy with something else."""
-    cpus, devices = usable_cpus(), subject.trainer_settings.get("devices")
+    cpus, devices = cores.usable(), subject.trainer_settings.get("devices")
     on_cpu = subject.trainer_settings.get("accelerator") == "cpu"
     processes = devices if on_cpu and isinstance(devices, int) and devices > 0 else 1
     wanted = os.environ.get("OMP_NUM_THREADS", "")

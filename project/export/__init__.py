@@ -1,0 +1,1 @@
+"""A trained run as a file for others: exported, checked, described."""

@@ -1,0 +1,1 @@
+"""What ``lightning profile`` measures: where the time of a step goes, and the memory."""

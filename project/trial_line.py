@@ -1,0 +1,57 @@
+"""The command line of a verb that takes what `fit` takes and makes no run, read without torch."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from project import quiet
+from project.mistakes import UserError
+from project.options import VerbParser
+from project.request import Request, read_request
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether the line asks what the verb does."""
+    return bool({"-h", "--help"} & set(argv))
+
+
+def show_progress(name: str) -> None:
+    """Say on a terminal's line what goes on; the next one overwrites it, "" clears it."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{name}", end="", file=sys.stderr, flush=True)
+
+
+def check_output(path: Path, is_folder: bool = False) -> None:
+    """Refuse a place that cannot be written to, before minutes of measuring.
+
+    Raises:
+        UserError: If there is a folder instead of a file or the other way round, or no permission.
+    """
+    whole = path.absolute()
+    there = next(place for place in (whole, *whole.parents) if place.exists())
+    wants_file = there == whole and not is_folder
+    if there.is_dir() == wants_file or not os.access(there, os.W_OK):
+        raise UserError(f"{path} cannot be written: see {there}. Give another --output.")
+
+
+class Options(VerbParser):
+    """The verb's own options; all others are settings."""
+
+    def read(self, argv: Sequence[str]) -> tuple[argparse.Namespace, Request]:
+        """Take the options out of a command line, resolve the rest as for `fit`.
+
+        Raises:
+            UserError: If something is missing, or about a run that there is already.
+        """
+        own, rest = self.parse_known_args(argv)
+        names = {arg.split("=", 1)[0] for arg in rest}
+        for name in ("--resume", "--init_from", "--run", "--ckpt_path"):
+            if name in names:
+                raise UserError(f"{self.verb} has no setting {name}: it takes a recipe, --config.")
+        if not {os.getcwd(), ""} & set(sys.path):
+            sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
+        request = read_request("fit", rest)
+        quiet.prepare()  # from here on torch and Lightning are imported, which takes seconds
+        return own, request

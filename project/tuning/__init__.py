@@ -1,0 +1,1 @@
+"""What ``lightning tune`` measures: workers, batch size, learning rate."""
