@@ -296,6 +296,7 @@ def mine(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["fit", "--model.net", "mine.Net"]
 
 
+@pytest.mark.slow
 def test_fit_adds_what_a_classic_means(mine: list[str]) -> None:
     with pytest.raises(RuntimeError) as caught:
         main(mine)

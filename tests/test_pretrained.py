@@ -59,6 +59,7 @@ def test_torchvisions_own_function_with_weights_is_told_of_our_network(
     assert len(said.strip().splitlines()) <= 3
 
 
+@pytest.mark.slow
 def test_figures_of_the_classes_stand_after_a_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -168,6 +168,7 @@ def test_unsafe_experiment_name_is_made_safe(capsys: pytest.CaptureFixture[str])
     assert main(["test", "--experiment", "a, b:c d"]) == 0
 
 
+@pytest.mark.slow
 def test_own_callback_is_added_to_those_that_are_always_there(workdir: Path) -> None:
     own = "lightning.pytorch.callbacks.ModelSummary"
     assert main(["fit", *SHORT, f"--trainer.callbacks+={own}"]) == 0
@@ -241,6 +242,7 @@ class Finder(DigitsDataModule):
 """
 
 
+@pytest.mark.slow
 def test_what_the_data_module_finds_is_kept_and_without_a_test_split_there_is_no_test(
     workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +257,7 @@ def test_what_the_data_module_finds_is_kept_and_without_a_test_split_there_is_no
     assert "test/acc" not in run.record["scores"]
 
 
+@pytest.mark.slow
 def test_mode_follows_the_monitor() -> None:
     assert main(["fit", *SHORT, "--checkpoint.monitor", "val/loss"]) == 0
     run = find_run("last")
@@ -268,6 +271,7 @@ def test_evaluation_shows_every_class(digits_run: Run, capsys: pytest.CaptureFix
     assert re.search(r"│ 9 +│ [\d.]+ +│ [\d.]+ +│ [\d.]+ +│ 36", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_callback_that_is_no_longer_there_does_not_stop_older_runs(
     digits_run: Run, workdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

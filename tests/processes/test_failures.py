@@ -75,6 +75,7 @@ def test_a_full_device_is_answered_with_numbers_to_type_in(
     assert sorted(said.index(way) for way in order) == [said.index(way) for way in order]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bad")
 def test_what_is_on_already_is_not_advised(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--data.batch_size", "9", "--trainer.accumulate_grad_batches", "2"]
@@ -130,6 +131,7 @@ def test_an_interrupt_from_python_fails_the_run(monkeypatch: pytest.MonkeyPatch)
     assert (record["state"], record["error"]) == ("failed", "KeyboardInterrupt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("images", "batch_size"), [(64, 512), (20, 64)])
 def test_less_data_than_a_batch_is_trained_on(
     images: int, batch_size: int, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,7 @@ def start(root: Path, *settings: str) -> list[str]:
     return ["fit", "--trainer.default_root_dir", str(root), *SETTINGS, *settings]
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, whole: Callable[..., Outcome]
 ) -> None:

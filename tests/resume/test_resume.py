@@ -170,6 +170,7 @@ def test_autosave_stays_if_it_alone_has_the_end(tmp_path: Path) -> None:
     assert one.keys() == other.keys()
 
 
+@pytest.mark.slow
 def test_sanity_check_leaves_no_trace(tmp_path: Path) -> None:
     run = fit(tmp_path, *SETTINGS, "--trainer.num_sanity_val_steps", "2")
     guidance = {"scalars": 0, "images": 0, "tensors": 0}
