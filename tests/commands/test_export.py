@@ -15,6 +15,9 @@ from project.export.exported import open_exported
 from project.mistakes import UserError
 from project.runs import Run, load_run
 
+for extra in ("onnx", "onnxscript", "onnxruntime", "safetensors"):
+    pytest.importorskip(extra)
+
 
 @pytest.fixture(scope="module")
 def exported_run(digits_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
@@ -92,6 +95,16 @@ def test_a_file_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(UserError, match="no exported model"):
         open_exported(tmp_path / "model.onnx")
+
+
+@pytest.mark.slow
+def test_the_check_takes_no_file_of_the_folder_for_a_library(
+    digits_run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("project.export.model_card.write_model_card", lambda *_: "none")
+    monkeypatch.chdir(tmp_path)
+    Path("onnxruntime.py").write_text("raise ImportError('not the library')")
+    assert main(["export", "--run", str(digits_run.path), "--output", "model.onnx"]) == 0
 
 
 @pytest.mark.slow
