@@ -1,15 +1,21 @@
 """The front door: help and many a mistake are answered before torch is imported."""
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
+from typing import NoReturn
 
 import project
 from project import cores, endings, helptext
 from project.mistakes import RunFailed, UserError, did_you_mean, meaning
+
+
+class _Told(BaseException):
+    """A signal that unwinds a verb of our own; a KeyboardInterrupt Lightning would make its own."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -22,6 +28,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         0 when done, 1 if a run failed for a reason that has a name, 2 on a mistake of the user's,
         75 if a run was told to stop and can go on, 130 for a KeyboardInterrupt; all told on stderr.
+        A verb of our own that a signal ends: 128 and its number.
         Any other failure raises, with a note on what it means if that is well known.
     """
     argv = list(sys.argv[1:] if args is None else args)
@@ -29,7 +36,10 @@ def main(args: Sequence[str] | None = None) -> int:
         if _is_quick(argv):
             return _answer(argv)
         # Called from Python, e.g. in a notebook, signals are that program's matter.
-        with endings.in_charge(take_signals=args is None and argv[0] in helptext.SETTINGS):
+        trains = argv[0] in helptext.SETTINGS
+        if args is None and not trains:
+            _unwind_at_signals()
+        with endings.in_charge(take_signals=args is None and trains):
             return _run(argv[0], argv[1:])
     except UserError as mistake:
         return _tell(f"Error: {mistake}", 2)
@@ -44,6 +54,8 @@ def main(args: Sequence[str] | None = None) -> int:
         if args is not None:
             raise
         return 130
+    except _Told as signaled:
+        return 128 + int(signaled.args[0])
     except Exception as error:
         if known := meaning(error):
             return _tell(f"Error: {known}", endings.FAILED)
@@ -62,17 +74,17 @@ def _tell(message: str, code: int) -> int:
 
 def _is_quick(argv: Sequence[str]) -> bool:
     verb = argv[0] if argv else ""
-    return verb not in helptext.verbs() or (
-        verb in helptext.SETTINGS and bool({"-h", "--help"} & set(argv))
-    )
+    return verb not in helptext.verbs() or bool({"-h", "--help"} & set(argv))
 
 
 def _answer(argv: Sequence[str]) -> int:
     verb = argv[0] if argv else "--help"
-    if verb == "help" and argv[1:2] and argv[1] in helptext.SETTINGS:
+    if verb == "help" and argv[1:2] and argv[1] in helptext.verbs():
         verb = argv[1]
     if verb in helptext.SETTINGS:
         print(helptext.SETTINGS[verb], flush=True)
+    elif verb in helptext.verbs():
+        print(*helptext.own_commands()[verb], sep="\n", flush=True)
     elif verb in ("-h", "--help", "help"):
         print(helptext.overview(), flush=True)
     elif verb in ("-V", "--version", "version"):
@@ -84,16 +96,26 @@ def _answer(argv: Sequence[str]) -> int:
     return 0
 
 
+def _unwind_at_signals() -> None:
+    """Have what asks a process to end unwind this one: no draft, no temporary folder stays."""
+
+    def unwind(number: int, frame: object) -> NoReturn:
+        raise _Told(number)
+
+    for number in endings.numbers():
+        signal.signal(number, unwind)
+
+
 def _run(verb: str, argv: list[str]) -> int:
     cores.prepare()
     _tell_tasks_from_shells()
+    if not {os.getcwd(), ""} & set(sys.path):
+        sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
     if verb not in helptext.SETTINGS:
         command: int = import_module(f"{project.__name__}.commands.{verb}").main(argv)
         return command
     from project.request import read_request
 
-    if not {os.getcwd(), ""} & set(sys.path):
-        sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
     everything = "--help-all" in argv
     asked = helptext.of_a_class(argv)
     request = read_request(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def read_number(*files: str) -> int | None:
+def _read_number(*files: str) -> int | None:
     """Return the first number of the first file that has one."""
     for file in files:
         try:
@@ -22,8 +22,8 @@ def available_memory() -> int | None:
                 found.append(int(line.split()[1]) * 1024)
     except (OSError, ValueError):
         pass
-    limit = read_number("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    used = read_number(
+    limit = _read_number("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    used = _read_number(
         "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes"
     )
     if limit is not None and used is not None:

@@ -1,9 +1,16 @@
-"""The command line of a verb of our own: its options, and what to say of a wrong one."""
+"""What verbs of our own share: options, what to say of a wrong one, and of what goes on."""
 
 import argparse
+import sys
 from typing import Any, NoReturn
 
 from project.mistakes import UserError, did_you_mean
+
+
+def show_progress(name: str) -> None:
+    """Say on a terminal's line what goes on; the next one overwrites it, "" clears it."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{name}", end="", file=sys.stderr, flush=True)
 
 
 class VerbParser(argparse.ArgumentParser):

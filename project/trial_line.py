@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,17 +9,6 @@ from project import quiet
 from project.mistakes import UserError
 from project.options import VerbParser
 from project.request import Request, read_request
-
-
-def asks_for_help(argv: Sequence[str]) -> bool:
-    """Whether the line asks what the verb does."""
-    return bool({"-h", "--help"} & set(argv))
-
-
-def show_progress(name: str) -> None:
-    """Say on a terminal's line what goes on; the next one overwrites it, "" clears it."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{name}", end="", file=sys.stderr, flush=True)
 
 
 def check_output(path: Path, is_folder: bool = False) -> None:
@@ -50,8 +38,6 @@ class Options(VerbParser):
         for name in ("--resume", "--init_from", "--run", "--ckpt_path"):
             if name in names:
                 raise UserError(f"{self.verb} has no setting {name}: it takes a recipe, --config.")
-        if not {os.getcwd(), ""} & set(sys.path):
-            sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
         request = read_request("fit", rest)
         quiet.prepare()  # from here on torch and Lightning are imported, which takes seconds
         return own, request

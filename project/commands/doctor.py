@@ -11,7 +11,6 @@ logs/EXPERIMENT/doctor.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,8 +18,8 @@ from pathlib import Path
 
 from project import quiet
 from project.mistakes import UserError
+from project.options import show_progress
 from project.request import Request, read_request
-from project.trial_line import show_progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,11 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         UserError: If a setting is wrong, as for ``fit``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
-        return 0
-    if not {os.getcwd(), ""} & set(sys.path):
-        sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
     own, rest = _own(argv)
     request = _request(rest)
     quiet.prepare()  # from here on torch and Lightning are imported, which takes seconds

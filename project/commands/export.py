@@ -25,7 +25,6 @@ the exit code is 1. MODEL_CARD.md in the run's folder describes the run.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from project import quiet
 from project.export.wanted import Wanted, require
 from project.mistakes import UserError, did_you_mean
-from project.options import VerbParser
+from project.options import VerbParser, show_progress
 from project.request import Request, read_request
 
 if TYPE_CHECKING:
@@ -62,11 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         RunFailed: If the network cannot be exported, or the file does not compute the same.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
-        return 0
-    if not {os.getcwd(), ""} & set(sys.path):
-        sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
     given = vars(_parser().parse_args(argv))
     weights = given.pop("weights", False)
     named = {f"--{name}": given.pop(name, None) for name in ("run", "ckpt_path")}
@@ -140,8 +134,8 @@ def _file(loaded: "LoadedRun", wanted: Wanted) -> Path:
     from project.export.exporting import export
     from project.export.latency import show
 
-    result = export(loaded, wanted, _progress)
-    _progress("")
+    result = export(loaded, wanted, show_progress)
+    show_progress("")
     for line in _lines(result, wanted):
         print(line)
     if result.times is not None:
@@ -154,12 +148,6 @@ def _file(loaded: "LoadedRun", wanted: Wanted) -> Path:
         }
         show(rows, torch.get_num_threads())
     return result.path
-
-
-def _progress(what: str) -> None:
-    """Say on a terminal's line what is going on; the next one overwrites it, "" clears it."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
 
 
 def _lines(result: "Result", wanted: Wanted) -> list[str]:

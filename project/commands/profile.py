@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from project import trial_line
+from project.options import show_progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,9 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         RunFailed: If training ends at once.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if trial_line.asks_for_help(argv):
-        print(__doc__)
-        return 0
     parser = trial_line.Options("profile")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--output", type=Path)
@@ -45,5 +43,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     from project.profiling.session import Session
     from project.profiling.tables import show
 
-    show(Session(request, own.steps, folder / "trace.json", trial_line.show_progress).found)
+    show(Session(request, own.steps, folder / "trace.json", show_progress).found)
     return 0

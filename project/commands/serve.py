@@ -56,11 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         UserError: If an option is wrong, the port is taken, or there is no such model.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
-        return 0
-    if not {os.getcwd(), ""} & set(sys.path):
-        sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
     options = _options(argv)
     open_model = _model(options)
     try:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from project import trial_line
 from project.mistakes import UserError, did_you_mean
-
-PARTS = ("workers", "batch_size", "lr")
+from project.options import show_progress
+from project.tuning import PARTS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,9 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         UserError: If a setting is wrong, as for ``fit``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if trial_line.asks_for_help(argv):
-        print(__doc__)
-        return 0
     parser = trial_line.Options("tune")
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--output", type=Path, default=Path("tuned.yaml"))
@@ -55,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from project.tuning.session import Session
 
-    tuned = Session(request, parts, trial_line.show_progress).tuned
-    trial_line.show_progress("")
+    tuned = Session(request, parts, show_progress).tuned
+    show_progress("")
     print("\n".join(tuned.lines))
     if tuned.picture is not None:
         print(f"Picture     tensorboard --logdir {tuned.picture.parent}")

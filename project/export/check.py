@@ -198,7 +198,7 @@ class Process:
 @contextmanager
 def opened(path: Path) -> Iterator[Process]:
     """Open an exported file in a fresh process, with as many threads as this one."""
-    command = [sys.executable, "-m", f"{__package__}.runner", str(path)]
+    command = [sys.executable, "-P", "-m", f"{__package__}.runner", str(path)]
     # Not from the current folder, where files may have the names of libraries.
     home = str(Path(project.__file__).parents[1])
     paths = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))

@@ -49,7 +49,7 @@ def write_model_card(loaded: LoadedRun, exported: Path | None = None) -> Path:
     made = f"Made by `lightning export` on {datetime.now().astimezone():%Y-%m-%d}."
     lines = [*text.title(), "", made, "", notes, "", *text.sections()]
     draft = _draft(file)
-    draft.write_text("\n".join(lines).rstrip() + "\n")
+    draft.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
     os.replace(draft, file)
     return file
 
@@ -58,7 +58,7 @@ def _notes(file: Path) -> str:
     """Return the user's section of an earlier card, or one to be filled in."""
     if not file.exists():
         return _NOTES
-    if kept := _KEPT.search(file.read_text()):
+    if kept := _KEPT.search(file.read_text("utf-8")):
         return kept[0]
     raise UserError(
         f"{file} has no section of notes, so it would be lost as a whole.\n"

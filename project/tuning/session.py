@@ -10,10 +10,9 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from project.request import Request
 from project.runs import find_class
 from project.trial import Trial
-from project.tuning import batch_size, picture, rate, workers
+from project.tuning import PARTS, batch_size, picture, rate, workers
 from project.tuning.bench import Bench
 
-PARTS = ("workers", "batch_size", "lr")
 Settings = dict[str, Any]
 
 

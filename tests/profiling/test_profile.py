@@ -127,7 +127,7 @@ def test_a_shell_of_a_slurm_job_starts_no_tasks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("SLURM_JOB_NAME", "work")
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
-    assert main(["profile", "--help"]) == 0
+    assert main(["profile", "--resume", "last"]) == 2  # refused, but only then
     assert os.environ["SLURM_JOB_NAME"] == "interactive"  # else Lightning refuses to begin
 
 
