@@ -199,10 +199,10 @@ def find_run(spec: str | Path, root: Path | str = LOGS, experiment: str | None =
         return runs[-1]
     which = f"run of {experiment}" if experiment else "run"
     others = [run for run in all_runs(Path(root)) if run.checkpoints()]
-    hint = (
-        f"The newest of all is {others[-1].path}: add --run last." if others else "Train one first."
-    )
-    raise UserError(f"No {which} with a checkpoint in {root}/. {hint}")
+    hint = "Train one (lightning fit), or go to the folder in which you have trained."
+    if others:
+        hint = f"The newest of all is {others[-1].path}: add --run last."
+    raise UserError(f"No {which} with a checkpoint in {Path(root).absolute()}.\n{hint}")
 
 
 def _run_at(path: Path, root: Path) -> Run:

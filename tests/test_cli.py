@@ -160,7 +160,7 @@ def test_one_key_of_a_nested_block_leaves_the_others(capsys: pytest.CaptureFixtu
         (["fit", "--config", "/"], "folder"),
         (["fit", "--run", "last"], "--resume"),
         (["test", "--run", "nosuch"], "nosuch"),
-        (["test"], "Train one first"),
+        (["test"], "Train one (lightning fit)"),
         (["test", "--ckpt_path", "nosuch.ckpt"], "nosuch.ckpt"),
         (["fit", "--model.optimizer.lr", "1e-3x"], "cannot be '1e-3x': expected float"),
         (["fit", "--confg", "x"], "mean --config?"),

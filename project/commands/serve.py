@@ -120,6 +120,11 @@ def _model(options: argparse.Namespace) -> "Callable[[], Model]":
             )
         if not Path(options.model).is_file():
             raise UserError(f"--model {options.model}: no such file. lightning export makes one.")
+        if Path(options.model).suffix == ".ckpt":
+            raise UserError(
+                f"--model takes what lightning export has written; {options.model} is a checkpoint."
+                f"\nServe it by --ckpt_path {options.model}"
+            )
         return partial(_ExportedModel, options.model, _threads(options))
     if not (options.run or options.ckpt_path):
         raise UserError("serve needs a model: --run last, --run RUN or --model FILE")

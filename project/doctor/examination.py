@@ -37,6 +37,7 @@ class Examination(Trial):
         if self.request.ckpt_path is not None:
             _load(model, datamodule, self.request.ckpt_path)
         subject = Subject(model, datamodule, self._dumped())
+        subject.trained = self.request.ckpt_path is not None
         try:
             self.report = run_checks(subject, GROUPS, progress=self.progress)
             self.progress("picture")

@@ -64,7 +64,7 @@ class Subject:
         self._folder = tempfile.TemporaryDirectory(prefix="doctor-")
         self.folder = Path(self._folder.name)
         self._stages: set[str] = set()
-        self.kept = Originals(task)
+        self.kept, self.trained = Originals(task), False  # trained: with a checkpoint's weights
         self.other_inputs = False  # whether training gives forward nothing, or more than inputs
         self.memo: dict[str, Any] = {}  # see once
         self._ready_data: L.LightningDataModule | Broken | None = None

@@ -96,7 +96,10 @@ class Session(Trial):
         )
         steps = batch_size.STEPS_PER_EPOCH
         self._say("", f"the largest that fits is {found.largest}: {why}")
-        self._say("", f"taken is what is as fast and leaves an epoch {steps} steps")
+        if best == found.now:
+            self._say("", f"{best} is kept: no faster one leaves an epoch {steps} steps or more")
+        else:
+            self._say("", f"{best} is as fast as any that leaves an epoch {steps} steps or more")
         self.tuned.set(best, "data", "init_args", "batch_size")
         self.changes["batch_size"] = best
         self._imply(found)

@@ -251,8 +251,9 @@ def test_the_fast_suite_passes_after_a_rename(tmp_path: Path) -> None:
         pytest.skip("not a git repository: made files cannot be told from the project's own")
     copy = clone(tmp_path / "copy")
     assert rename.main(["my_net"], copy / PACKAGE) == 0
+    how = ["-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"],
+        [sys.executable, "-m", "pytest", *how],
         cwd=copy,
         env=renamed_environment(tmp_path, copy),
         capture_output=True,

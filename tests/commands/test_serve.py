@@ -92,3 +92,11 @@ def test_a_wrong_device_or_a_damaged_checkpoint_ends_with_2(digits_run: Run, wor
     done = subprocess.run([*serve, "--ckpt_path", "bad.ckpt"], capture_output=True, text=True)
     assert (done.returncode, "bad.ckpt is not a checkpoint" in done.stderr) == (2, True)
     assert done.stdout == ""
+
+
+def test_a_checkpoint_is_no_exported_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "last.ckpt").touch()
+    assert main(["serve", "--model", str(tmp_path / "last.ckpt")]) == 2
+    assert f"--ckpt_path {tmp_path / 'last.ckpt'}" in capsys.readouterr().err

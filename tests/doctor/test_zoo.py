@@ -3,7 +3,8 @@
 import pytest
 from zoo.parts import Case, all_cases
 
-from project.doctor import check_task
+from project.doctor import Subject, check_task
+from project.doctor.runner import run_checks
 
 CASES = all_cases()
 PARAMS = [pytest.param(c, id=c.name, marks=[] if c.fast else pytest.mark.slow) for c in CASES]
@@ -42,3 +43,13 @@ def test_its_healthy_twin_is_left_in_peace(case: Case) -> None:
     )
     assert not report.failed, report.failed
     assert len(report.of("WARN")) <= 1, report.of("WARN")
+
+
+def test_the_loss_of_trained_weights_need_not_fall() -> None:
+    (climber,) = (case for case in CASES if case.name == "optimizer_that_climbs")
+    specimen = climber.build(True)
+    subject = Subject(specimen.task, specimen.datamodule, seconds=SECONDS)
+    subject.trained = True
+    (found,) = run_checks(subject, ["training"], only=["loss-falls"]).findings
+    assert (found.status, "trained" in found.evidence) == ("SKIP", True)
+    subject.close()

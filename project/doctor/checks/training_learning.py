@@ -57,6 +57,8 @@ def loss_falls(subject: Subject) -> Finding:
         later = subject.train(batches=batches, callbacks=at_peak, limit_val_batches=0).losses
         if later and mean(later[-4:]) < before:
             return passed(f"in the warm-up not yet; at the peak {before:.3g} -> {later[-1]:.3g}")
+    if subject.trained:
+        raise Skip(f"{said}: the weights are trained, their loss need not fall any more")
     return fail(
         f"{said}; of the same batches {before:.3g} before and {after:.3g} after",
         "Check the sign of the loss, what the optimizer holds, and the learning rate.",
