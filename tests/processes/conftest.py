@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lightning  # noqa: F401  (its log handler keeps the stderr it finds: not that of one test)
 import pytest
 
 COMMAND = [sys.executable, "-m", "project", "fit"]
