@@ -28,7 +28,7 @@ fit: $(READY) ## Train the digits recipe: real data, a minute, no download
 tensorboard: $(READY) ## Look at the curves of all runs in logs/, at http://127.0.0.1:6006
 	$(BIN)/python -m tensorboard.main --logdir logs --host 127.0.0.1
 
-test: $(READY) ## Run the fast tests: under a minute, offline
+test: $(READY) ## Run the fast tests: one to two minutes, offline
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(READY) $(EXTRAS_READY) ## Run the fast and the slow tests
