@@ -1,13 +1,14 @@
 """A run is spared the calls that do nothing, and only those."""
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -99,13 +100,114 @@ def test_a_profiler_that_was_asked_for_stays_and_none_costs_nothing() -> None:
     assert profiler.profile("a step") is profiler.profile("another")
 
 
-def test_a_module_notes_hooks_quickly_and_keeps_its_parameters() -> None:
-    trainer, module = trainer_and_module()
-    lean.trim(trainer, module)
-    module._current_fx_name = "training_step"
-    module.weight = torch.nn.Parameter(torch.ones(1))
-    assert module._current_fx_name == "training_step"
-    assert dict(module.named_parameters()).keys() == {"weight"}
+class Learner(L.LightningModule):
+    """One weight whose gradient is known; notes under which hook it logs and what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.seen: list[object] = []
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        self.log("loss", 1.0, on_step=True, on_epoch=True)
+        self.loss = (self.weight * batch).sum()
+        return self.loss
+
+    def on_after_backward(self) -> None:
+        self.seen.append((self._current_fx_name, self.weight.grad.item()))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def trained(module: L.LightningModule, trim: bool = True, **options: object) -> L.Trainer:
+    options = {"logger": False, "enable_checkpointing": False, "max_epochs": 1, **options}
+    trainer = L.Trainer(enable_progress_bar=False, enable_model_summary=False, **options)
+    if trim:
+        lean.trim(trainer, module)
+    trainer.fit(module, torch.tensor([[1.0], [2.0], [4.0], [8.0]]))
+    return trainer
+
+
+@pytest.mark.parametrize(("batches", "gradients"), [(1, [1, 2, 4, 8]), (2, [0.5, 1.5, 2, 6])])
+def test_gradients_are_those_of_lightning_also_accumulated(batches, gradients) -> None:
+    module, usual = Learner(), Learner()
+    trainer = trained(module, accumulate_grad_batches=batches)
+    trained(usual, trim=False, accumulate_grad_batches=batches)
+    assert module.seen == usual.seen == [("on_after_backward", value) for value in gradients]
+    assert torch.equal(module.weight, usual.weight)
+    assert trainer.callback_metrics["loss_epoch"] == 1
+    done = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad
+    assert done.total.completed == 4 / batches
+
+
+def test_one_batch_a_step_is_not_divided() -> None:
+    class Module(Learner):
+        def backward(self, loss: torch.Tensor) -> None:
+            self.seen.append(loss.grad_fn is self.loss.grad_fn)
+            super().backward(loss)
+
+    module, accumulating = Module(), Module()
+    trained(module)
+    trained(accumulating, accumulate_grad_batches=2)
+    assert module.seen[0] is True
+    assert accumulating.seen[0] is False
+
+
+def test_a_way_of_ones_own_to_zero_gradients_is_used() -> None:
+    class Module(Learner):
+        def optimizer_zero_grad(self, *args: object) -> None:
+            self.seen.append("own")
+
+    class Own(torch.optim.SGD):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            asked.append(set_to_none)
+
+    asked: list[bool] = []
+    module, learner = Module(), Learner()
+    trained(module)
+    assert module.seen.count("own") == 4
+    learner.configure_optimizers = lambda: Own(learner.parameters(), lr=0.5)
+    trained(learner)
+    assert asked == [True] * 4
+
+
+def test_a_profiler_still_sees_every_hook() -> None:
+    module, profiler = Learner(), SimpleProfiler()
+    trained(module, profiler=profiler, callbacks=[Counting()])
+    assert len(profiler.recorded_durations["[Callback]Counting.on_after_backward"]) == 4
+    assert len(profiler.recorded_durations["[LightningModule]Learner.on_after_backward"]) == 4
+    assert len(profiler.recorded_durations["[Strategy]SingleDeviceStrategy.training_step"]) == 4
+
+
+def test_hooks_are_looked_up_by_class_unless_an_object_has_its_own() -> None:
+    class Data(L.LightningDataModule):
+        def train_dataloader(self) -> torch.Tensor:
+            return torch.ones(3, 1)
+
+    class Moving(Data):
+        def on_after_batch_transfer(self, batch: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
+            return 10 * batch
+
+    plain, moving, own = Data(), Moving(), Data()
+    own.on_after_batch_transfer = lambda batch, dataloader_idx: 100 * batch
+    for data, expected in ((plain, 1), (moving, 10), (own, 100), (plain, 1)):
+        module = Learner()
+        options = {"logger": False, "enable_checkpointing": False, "max_epochs": 1}
+        trainer = L.Trainer(enable_progress_bar=False, enable_model_summary=False, **options)
+        lean.trim(trainer, module)
+        trainer.fit(module, datamodule=data)
+        assert [gradient for _, gradient in module.seen] == [expected] * 3
+
+
+def test_checkpoints_by_steps_or_time_are_still_asked_at_every_step(tmp_path: Path) -> None:
+    by_epoch = ModelCheckpoint(tmp_path)
+    by_step = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=-1)
+    by_time = ModelCheckpoint(tmp_path, train_time_interval=timedelta(0))
+    lean.trim(*trainer_and_module(by_epoch, by_step, by_time, enable_checkpointing=True))
+    assert by_epoch.on_train_batch_end is None
+    assert callable(by_step.on_train_batch_end)
+    assert callable(by_time.on_train_batch_end)
 
 
 @pytest.mark.slow

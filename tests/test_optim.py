@@ -4,8 +4,16 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from project.optim import WarmupCosine, linear_scale, parameter_groups, set_horizon, use_fused
+from project.optim import (
+    WarmupCosine,
+    linear_scale,
+    parameter_groups,
+    set_horizon,
+    step_quickly,
+    use_fused,
+)
 
 
 def optimizer(lr: float = 1.0) -> torch.optim.Optimizer:
@@ -154,6 +162,40 @@ def test_fused_adam_steps_like_the_plain_one():
         after.append(weight.detach())
     # Order of float32 operations differs.
     torch.testing.assert_close(after[0], after[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_opens_a_region_only_for_a_profiler_that_listens():
+    def regions() -> list[str]:
+        with torch.profiler.profile() as profiler:
+            quick.step()
+        return [event.name for event in profiler.events() if "Optimizer.step" in event.name]
+
+    quick = optimizer()
+    quick.param_groups[0]["params"][0].grad = torch.ones(1)
+    assert len(regions()) == 1
+    step_quickly(quick)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.autograd.profiler, "record_function", None)
+        quick.step()
+    assert len(regions()) == 1
+    assert quick.param_groups[0]["params"][0].item() == -3
+
+
+def test_hooks_on_steps_and_a_closure_are_called_as_ever():
+    quick, seen = optimizer(), []
+    step_quickly(quick)
+    quick.param_groups[0]["params"][0].grad = torch.ones(1)
+    with quick.register_step_pre_hook(lambda *_: seen.append("before")):
+        quick.step()
+    with quick.register_step_post_hook(lambda *_: seen.append("after")):
+        assert quick.step(lambda: 7) == 7
+    with register_optimizer_step_post_hook(lambda *_: seen.append("global")):
+        quick.step()
+    assert seen == ["before", "after", "global"]
+    schedule = WarmupCosine(quick, 0, 5)
+    quick.step()
+    schedule.step()
+    assert quick.state_dict()["param_groups"][0]["lr"] < 1
 
 
 def test_linear_scale():

@@ -28,11 +28,16 @@ class ImageDataset(Split):
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def rows_at_once(self) -> int:
+        """Samples that are best gathered at once: as many as stay in a processor's cache."""
+        return max(1, 2**20 // self.images[0].nbytes)
+
     def __getitems__(self, indices: list[int]) -> Batch:
         """Return the batch of ``indices``; -1, a sample that is not there, gets label -100."""
         index = torch.tensor(indices)
-        rows = self.rows[index.clamp(min=0)]
-        labels = self.labels[rows].where(index >= 0, -100)
+        rows = self.rows.index_select(0, index.clamp(min=0))
+        labels = self.labels.index_select(0, rows).where(index >= 0, -100)
         if self.images.is_cuda:  # copied while it computes: nobody waits
             rows = rows.pin_memory().to(self.images.device, non_blocking=True)
         return self.images.index_select(0, rows), labels, index

@@ -171,9 +171,24 @@ class EpochLoader(DataLoader[T]):
             self._resume = None
         self.sampler.start = skip * self.sampler.batch_size
         self._handed_out = skip
-        for batch in super().__iter__():
+        at_once = 0 if self.num_workers or self.pin_memory else self._rows_at_once()
+        for batch in self._gathered(at_once) if at_once else super().__iter__():
             self._handed_out += 1
             yield batch
+
+    def _rows_at_once(self) -> int:
+        """Samples of whole batches that the data set had best be asked for; 0 if one is enough."""
+        assert self.batch_size is not None
+        rows: int = getattr(self.dataset, "rows_at_once", 0)
+        return rows and max(1, rows // self.batch_size) * self.batch_size
+
+    def _gathered(self, at_once: int) -> Iterator[Any]:
+        """Gather some batches at once, where asking for a batch takes longer than copying it."""
+        dataset: Any = self.dataset
+        rows = list(self.sampler)
+        for begin in range(0, len(rows), at_once):
+            parts = dataset.__getitems__(rows[begin : begin + at_once])
+            yield from zip(*(part.split(self.batch_size) for part in parts), strict=True)
 
     def state_dict(self) -> dict[str, int]:
         """Return the epoch and the number of its batches that are done."""

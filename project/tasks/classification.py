@@ -117,7 +117,8 @@ class ClassificationTask(L.LightningModule):
         given = None if isinstance(class_weights, str) else class_weights
         weights = None if given is None else torch.tensor(given)
         self.register_buffer("class_weights", weights, persistent=False)
-        self._train_tally, self._eval_tally = Tally(self.num_classes), Tally(self.num_classes)
+        self._train_tally = Tally(self.num_classes, mean=True)
+        self._eval_tally = Tally(self.num_classes)
 
     @_restricted_classmethod
     def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Self:
@@ -144,9 +145,7 @@ class ClassificationTask(L.LightningModule):
         """
         logits, targets = self(*inputs(batch, self.takes_mask)), batch[1]
         loss = training_loss(logits, targets, self.class_weights, self.label_smoothing)
-        labels = to_labels(targets)
-        valid = (labels >= 0).sum()
-        self._train_tally.add(loss.detach() * valid, logits.detach(), labels)
+        self._train_tally.add(loss.detach(), logits.detach(), to_labels(targets))
         self._log_train(batch_idx)
         return for_accumulation(loss, self.trainer, batch_idx)
 

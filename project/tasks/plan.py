@@ -22,6 +22,7 @@ from project.optim import (
     restore_settings,
     set_horizon,
     snapshot,
+    step_quickly,
     use_fused,
 )
 from project.tasks.fit_check import small_batch_norm
@@ -138,6 +139,7 @@ class Plan:
         # A fused optimizer unscales gradients itself, and Lightning cannot clip them then.
         if self.trainer.precision != "16-mixed":
             use_fused(optimizer)
+        step_quickly(optimizer)
         self.optimizer = optimizer
         return optimizer
 

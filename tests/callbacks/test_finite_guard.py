@@ -162,6 +162,13 @@ def test_gradients_are_blamed_by_name_as_they_were_before_clipping(fit, make_mod
     assert "the loss is finite, but 1 of 2 gradients are not finite: net.2.bias." in str(error)
 
 
+def test_finite_gradients_whose_sum_overflows_are_no_fault(fit, make_module, data):
+    module = make_module()
+    module.on_after_backward = lambda: [p.grad.fill_(3e38) for p in module.parameters()]
+    assert max(parameter.numel() for parameter in module.parameters()) > 1
+    assert fit(module, data, max_steps=1)[0] is None
+
+
 def with_batch_norm(base, **settings):
     module = base(**settings)
     module.net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))

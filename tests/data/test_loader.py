@@ -126,3 +126,37 @@ def test_state_of_a_finished_epoch_does_not_cut_the_next():
     resumed = loader(0)
     resumed.load_state_dict({"epoch": 0, "batches": 6})
     assert run(resumed, 1) == run(loader(0), 1)
+
+
+class Rows(Dataset[Tensor]):
+    """Notes what it is asked for, and would rather be asked for seven rows at once."""
+
+    rows_at_once = 7
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitems__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        self.asked.append(len(rows))
+        return torch.tensor(rows), 10 * torch.tensor(rows)
+
+
+@pytest.mark.parametrize(("size", "asked"), [(3, [6, 6, 6, 2]), (9, [9, 9, 2])])
+def test_batches_gathered_together_are_those_gathered_one_by_one(size: int, asked: list[int]):
+    def epoch(at_once: int, done: int) -> list[list[list[int]]]:
+        data = Rows()
+        data.rows_at_once = at_once
+        sampler = EpochSampler(20, size, 1, drop_last=False)
+        loader = EpochLoader(data, sampler, batch_size=size, collate_fn=lambda batch: batch)
+        loader.load_state_dict({"epoch": 3, "batches": done})
+        found = [[part.tolist() for part in batch] for batch in loader]
+        assert not at_once or done or data.asked == asked
+        assert loader.state_dict()["batches"] == -(-20 // size)
+        return found
+
+    for done in (0, 1):
+        assert epoch(7, done) == epoch(0, done)
+        assert len(epoch(7, done)) == -(-20 // size) - done

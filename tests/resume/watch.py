@@ -14,4 +14,4 @@ class Script(Callback):
         """Just before the module works it out."""
         loss = self.losses[min(trainer.current_epoch, len(self.losses) - 1)]
         tally = module._eval_tally
-        tally.loss = torch.tensor(loss, dtype=torch.float64) * tally.confusion.sum()
+        tally._loss = torch.tensor(loss, dtype=torch.float64) * tally.confusion_matrix.sum()

@@ -112,7 +112,7 @@ def test_loss_does_not_depend_on_the_batches(sample):
 
 def test_a_million_small_losses_keep_their_digits():
     tally = Tally(2)
-    tally.loss += 1e6
+    tally.loss.add_(1e6)
     for _ in range(100):
         tally.add(torch.tensor(1e-3), torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
     # float32 would lose every one of them.
@@ -124,4 +124,32 @@ def test_state_goes_on_where_it_was(sample):
     first, second = counted(logits[:60], labels[:60], 60), Tally(5)
     second.load_state_dict(first.state_dict(SingleDeviceStrategy("cpu")), 0, 1)
     second.add(F.cross_entropy(logits[60:], labels[60:], reduction="sum"), logits[60:], labels[60:])
-    assert torch.equal(second.confusion, counted(logits, labels, 103).confusion)
+    assert torch.equal(second.confusion_matrix, counted(logits, labels, 103).confusion_matrix)
+
+
+def test_a_mean_counts_as_often_as_its_batch_has_valid_samples(sample):
+    logits, labels = sample
+    labels[:7] = -100
+    tally = Tally(5, mean=True)
+    for x, y in zip(logits.split([50, 50, 3]), labels.split([50, 50, 3]), strict=True):
+        tally.add(F.cross_entropy(x, y), x, y)
+    expected = F.cross_entropy(logits, labels)
+    assert tally.scalars()["loss"].item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_batch_without_a_valid_sample_adds_nothing(sample):
+    logits, labels = sample
+    tally = counted(logits, labels, 103)
+    nothing = torch.full((4,), -100)
+    tally.add(F.cross_entropy(logits[:4], nothing, reduction="sum"), logits[:4], nothing)
+    assert torch.equal(tally.confusion_matrix, counted(logits, labels, 103).confusion_matrix)
+    assert tally.scalars()["loss"] == counted(logits, labels, 103).scalars()["loss"]
+
+
+def test_what_is_noted_does_not_grow_without_end():
+    tally = Tally(2)
+    for _ in range(1000):
+        tally.add(torch.tensor(0.5), torch.eye(2), torch.tensor([0, 1]))
+        assert len(tally._noted) < 64
+    assert tally.confusion_matrix.tolist() == [[1000, 0], [0, 1000]]
+    assert tally.batches == 1000
