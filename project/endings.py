@@ -186,12 +186,14 @@ def keep_lightning_out(trainer: Any) -> None:  # noqa: ANN401
     Its handler of SIGTERM waits for the other processes, which may be waiting in a collective of
     their own: a group that gets SIGTERM hangs. Its observer of the processes that it has started
     kills all of them at the first exit code that is not 0, and nothing says why; and the first one
-    to leave a preempted run leaves with 75.
+    to leave a preempted run leaves with 75. And at every step of several processes it waits for the
+    device, to tell all whether its handler was called.
 
     Args:
         trainer: Lightning's.
     """
     trainer._signal_connector.register_signal_handlers = lambda: None
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     launcher = import_module("lightning.pytorch.strategies.launchers.subprocess_script")
     launcher._launch_process_observer = watch_ranks  # type: ignore[attr-defined]
     atexit.unregister(_close_group)

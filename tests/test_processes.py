@@ -228,7 +228,8 @@ from project.endings import keep_lightning_out
 open_group = torch.distributed.is_initialized
 atexit.register(lambda: print("open" if open_group() else "closed"))  # runs after those that follow
 torch.distributed.init_process_group("gloo", "file://{file}", rank=0, world_size=1)
-keep_lightning_out(SimpleNamespace(_signal_connector=SimpleNamespace()))
+loops = SimpleNamespace(epoch_loop=SimpleNamespace())
+keep_lightning_out(SimpleNamespace(_signal_connector=SimpleNamespace(), fit_loop=loops))
 print("open" if open_group() else "closed")
 """
 
@@ -236,6 +237,31 @@ print("open" if open_group() else "closed")
 def test_the_command_closes_its_process_group_at_the_end(workdir: Path) -> None:
     (workdir / "group.py").write_text(GROUP.format(file=workdir / "group"))
     assert execute(workdir, "group.py").split() == ["open", "closed"]
+
+
+ASKS = """
+import lightning as L
+import torch
+
+class Asks(L.Callback):
+    # Counts what is asked of other processes inside an epoch, of which the device is waited for.
+    def on_train_start(self, trainer, module):
+        self.asked, usual = 0, torch.distributed.broadcast
+        def asking(*args, **kwargs):
+            self.asked += 1
+            return usual(*args, **kwargs)
+        torch.distributed.broadcast = asking
+    def on_train_end(self, trainer, module):
+        print(f"steps {trainer.global_step}, asked {self.asked}")
+"""
+
+
+def test_no_step_of_several_processes_waits_to_hear_of_a_signal(workdir: Path) -> None:
+    (workdir / "asks.py").write_text(ASKS)
+    line = "-m project fit --trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp"
+    line += " --trainer.max_steps 7 --trainer.callbacks+=asks.Asks --trainer.limit_test_batches 0"
+    said = execute(workdir, *line.split())
+    assert "steps 7, asked 0" in said
 
 
 def test_help_says_that_batch_size_is_per_process() -> None:
