@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import NoReturn
 
 import project
-from project import cores, endings, helptext
+from project import cores, endings, heap, heavy, helptext
 from project.mistakes import RunFailed, UserError, did_you_mean, meaning
 
 
@@ -108,6 +108,7 @@ def _unwind_at_signals() -> None:
 
 def _run(verb: str, argv: list[str]) -> int:
     cores.prepare()
+    heap.keep()
     _tell_tasks_from_shells()
     if not {os.getcwd(), ""} & set(sys.path):
         sys.path.append(os.getcwd())  # a network in the user's folder; last, to shadow nothing
@@ -123,9 +124,7 @@ def _run(verb: str, argv: list[str]) -> int:
     )
     if asked:  # alone: what else a verb needs stands in the way
         request = replace(request, args=[verb, *asked])
-    from project import quiet  # from here on torch and Lightning are imported, which takes seconds
-
-    quiet.prepare()
+    heavy.import_lightning()
     from project.verbs import Command
 
     return _finish(lambda: Command(request), helptext.OF_CLASSES if everything else "")

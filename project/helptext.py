@@ -68,7 +68,8 @@ lightning predict: write a run's predictions of images, or of its test split, to
   lightning predict --run last a.jpg 'b/**/*.png' list.csv --output out.parquet --top_k 3
 
 Images are files, folders, patterns, or a CSV with a column path. They are read as in training. One
-that cannot be read is a row with its error, and is counted at the end.
+that cannot be read is a row with its error, and is counted at the end. If none can, nothing is
+written.
 
   --run RUN                           folder of a run, or last
   --experiment NAME                   the newest run of this experiment
@@ -152,7 +153,8 @@ def overview() -> str:
             ),
             "",
         )
-        lines.append(f"  {verb:<10} {doc[0].rstrip('.') if doc else ''}\n  {'':<10}   {example}")
+        what = doc[0].rstrip(".") if doc else ""
+        lines.append(f"  {verb:<10} {what[:1].lower()}{what[1:]}\n  {'':<10}   {example}")
     lines += [
         "",
         "More: lightning VERB --help (one screen), --help-all (every setting), README.md",

@@ -65,7 +65,13 @@ def meaning(error: BaseException) -> str | None:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean a or b?`` for the nearest of ``known``, or an empty string."""
-    return _hint(difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6))
+    return suggest(difflib.get_close_matches(word, sorted(set(known)), n=3, cutoff=0.6))
+
+
+def suggest(near: Iterable[str]) -> str:
+    """Return `` Did you mean a or b?``, or an empty string where nothing is near."""
+    names = dict.fromkeys(near)
+    return f" Did you mean {' or '.join(names)}?" if names else ""
 
 
 def reword(complaint: Complaint) -> str:
@@ -97,18 +103,12 @@ def innermost(message: str) -> str:
     return f"{name}: {reason.strip()}"
 
 
-def _hint(near: Sequence[str]) -> str:
-    return f" Did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-
-
 def _key(found: re.Match[str], complaint: Complaint) -> str:
     return complaint.key or "the configuration"
 
 
 def _unknown(found: re.Match[str], complaint: Complaint) -> str:
     name = ".".join(part for part in found.groups() if part)
-    if name.endswith((".yaml", ".yml")):
-        return f"{name} is a file: say --config {name}"
     full = f"{complaint.key}.{name}".strip(".")
     own = [f"{complaint.key}.{key}".strip(".") for key in complaint.accepted]
     options = sorted({*complaint.options, *own})
@@ -124,11 +124,12 @@ def _unknown(found: re.Match[str], complaint: Complaint) -> str:
     alike = [o for n in near for o, last in zip(options, leaves, strict=True) if last == n]
     inside = [option for option in alike if option.startswith(f"{complaint.key}.")]
     best = same or (inside if complaint.key else []) or near_full or alike
-    hint = _hint([f"--{option}" for option in best[:3]])
+    hint = suggest([f"--{option}" for option in best[:3]])
     if not hint and 0 < len(complaint.accepted) <= 12:
         hint = f" It has: {', '.join(sorted(complaint.accepted))}."
-    dashes = "" if not complaint.key and found[0].endswith(f": {name}") else "--"
-    return f"{complaint.where} has no setting {dashes}{full}.{hint}"
+    if not hint and not complaint.key:
+        hint = f" See {complaint.where} --help."
+    return f"{complaint.where} has no setting --{full}.{hint}"
 
 
 def _required(found: re.Match[str], complaint: Complaint) -> str:
@@ -238,7 +239,7 @@ def _no_class(key: str, module: str, name: str) -> str:
     near = [by_leaf[leaf]] if leaf in by_leaf else _in_files(module, _leaf(given))
     near = near or difflib.get_close_matches(given, names, n=3, cutoff=0.75)
     near = near or [by_leaf[n] for n in difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.75)]
-    hint = _hint(near) or " Give the full path, e.g. project.models.MLP."
+    hint = suggest(near) or " Give the full path, e.g. project.models.MLP."
     return f"--{key}: there is no {given}.{hint}"
 
 

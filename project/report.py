@@ -1,6 +1,10 @@
 """What the verbs print: which checkpoint, which scores, where to look next."""
 
 import math
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -51,9 +55,11 @@ def show_checkpoint(request: Request, differ: Sequence[tuple[str, str, str]]) ->
     """Say which run and which file is used, and which settings are not those of the run."""
     _print(f"Run    {request.run.path if request.run else 'none'}")
     _print(f"File   {request.ckpt_path}")
-    if differ:
+    # Where predictions go has nothing to do with the training, and their last line says it.
+    shown = [r for r in differ if r[0] in request.typed or not r[0].startswith("predictions.")]
+    if shown:
         table = Table("setting", "the run's", "now")
-        for row in differ:
+        for row in shown:
             table.add_row(*row)
         _print(table)
 
@@ -159,12 +165,21 @@ def show_fit(
         return
     _print(f"Run    {run_dir}")
     steps = {
-        "events.out.tfevents*": f"tensorboard --logdir {run_dir.parent.parent}",
-        "checkpoints/*.ckpt": f"lightning predict --run {run_dir}",
+        "events.out.tfevents*": f"{program('tensorboard')} --logdir {run_dir.parent.parent}",
+        "checkpoints/*.ckpt": f"{program('lightning')} predict --run {run_dir}",
     }
     there = [command for files, command in steps.items() if any(run_dir.glob(files))]
     for command in there:
         _print(f"{'Next' if command is there[0] else '':<7}{command}")
+
+
+def program(name: str) -> str:
+    """Return how to call a program of this environment, also where that is not activated."""
+    ours, found = shutil.which(name, path=str(Path(sys.executable).parent)), shutil.which(name)
+    if ours is None or (found is not None and os.path.samefile(ours, found)):
+        return name
+    path, here = Path(ours), Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def ends(trainer: Trainer) -> list[str]:

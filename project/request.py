@@ -3,23 +3,24 @@
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-import project
-from project.mistakes import UserError, did_you_mean
+from project.mistakes import UserError
 from project.named_images import NamedImages, find_images, names_among
-from project.runs import LOGS, Run, find_run, safe_name
+from project.options import check_line
+from project.recipes import BLOCKS as BLOCKS
+from project.recipes import CONFIGS as CONFIGS
+from project.recipes import HOME as HOME
+from project.recipes import find_config, names_data, read_config, settings_in, still_known
+from project.runs import LOGS, Run, find_run, is_run, safe_name
+from project.scanner import OF_A_RUN, OPTIONS, scanner
+from project.unknown import check_settings
 
-HOME = Path(project.__file__).resolve().parent.parent
-CONFIGS = HOME / "configs"
-DEFAULTS = CONFIGS / "default.yaml"
-BLOCKS = ("trainer", "data", "model")
 BARE_RECIPE = "digits"  # what `lightning fit` trains when no recipe is named
 
 
@@ -40,6 +41,7 @@ class Request:
         command: What was typed.
         images: What to predict; None for the data module's predict split.
         tta: Test-time augmentation: flip or None.
+        asked: The verb that was typed: this one, or one that takes the same settings.
     """
 
     verb: str
@@ -54,63 +56,64 @@ class Request:
     command: str = ""
     images: NamedImages | None = None
     tta: str | None = None
+    asked: str = ""
 
 
-def read_request(verb: str, argv: Sequence[str], look: bool = True) -> Request:
+def read_request(
+    verb: str, argv: Sequence[str], look: bool = True, asked: str = "", own: Collection[str] = ()
+) -> Request:
     """Find the recipe and the run that a command line names.
 
     Args:
         verb: fit, validate, test or predict.
         argv: What follows the verb.
         look: False only lists the settings there are, whether or not there is a run.
+        asked: The verb that was typed, if that is another one, which takes what this one takes.
+        own: What that has instead of the options of this one about runs, e.g. ``--run``.
 
     Raises:
-        UserError: If a file or a run does not exist.
+        UserError: If a file or a run does not exist, or an option or a word is of no use.
     """
     if not look:
-        return Request(verb, [verb, "--help"], BARE_RECIPE, Path(LOGS))
-    given, settings = _scanner(verb).parse_known_args(list(argv))
-    names, settings = names_among(settings) if verb == "predict" else ([], settings)
+        return Request(verb, [verb, "--help"], BARE_RECIPE, Path(LOGS), asked=asked or verb)
+    given, settings = scanner(verb).parse_known_args(list(argv))
+    names, settings = names_among(settings)
+    options = {"--config", "--experiment", *(own if asked else OPTIONS[verb])}
+    check_line(asked or verb, settings, names, options)
     line = _Line(verb, given, settings)
     make = _existing if verb != "fit" else _resumed if given.resume else _new
+    request = make(line)
+    check_settings(asked or verb, request.args)
     return replace(
-        make(line),
+        request,
         command=shlex.join(["lightning", verb, *argv]),
         typed=line.typed(),
         images=find_images(names) if names else None,
         tta=getattr(given, "tta", None),
+        asked=asked or verb,
     )
 
 
-class _Scanner(argparse.ArgumentParser):
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
-        for arg in args:
-            if f"-{arg}" in self._option_string_actions:
-                raise UserError(f"There is no {arg}. Did you mean -{arg}?")
-        try:
-            return super().parse_known_args(args, namespace)
-        except argparse.ArgumentError as error:
-            name = str(error.argument_name).rsplit("/", 1)[-1]
-            raise UserError(f"{name} needs a value. See lightning VERB --help.") from None
+def request_of_run(
+    verb: str, run: str | None, ckpt_path: str | None, otherwise: str = ""
+) -> Request:
+    """Find what a verb of our own is to use.
 
+    Args:
+        verb: Its name.
+        run: What ``--run`` says.
+        ckpt_path: What ``--ckpt_path`` says.
+        otherwise: What else it takes, for the message.
 
-def _config_name(name: str) -> str:
-    if Path(name).is_dir():
-        inside = Path(name) / "config.yaml"
-        hint = f" Did you mean --config {inside}?" if inside.is_file() else ""
-        raise UserError(f"{name} is a folder; --config takes a file.{hint}")
-    return name
-
-
-def _scanner(verb: str) -> argparse.ArgumentParser:
-    scanner = _Scanner(add_help=False, allow_abbrev=False, exit_on_error=False)
-    scanner.add_argument("-c", "--config", action="append", default=[], type=_config_name)
-    for name in ("run", "resume", "init_from", "ckpt_path", "experiment", "data", "model"):
-        scanner.add_argument(f"--{name}")
-    scanner.add_argument("--trainer.default_root_dir", dest="root")
-    for name in ("output", "top_k", "tta") if verb == "predict" else ():
-        scanner.add_argument(f"--{name}")
-    return scanner
+    Raises:
+        UserError: If neither is given, or there is no such run or file.
+    """
+    if not (run or ckpt_path):
+        choice = f"--run last, --run RUN or --ckpt_path FILE{otherwise}"
+        raise UserError(f"lightning {verb} needs a run: {choice}")
+    given = {"--run": run, "--ckpt_path": ckpt_path}
+    words = [word for name, value in given.items() if value for word in (name, value)]
+    return read_request("validate", words, asked=verb, own=OF_A_RUN)
 
 
 @dataclass(frozen=True)
@@ -130,12 +133,12 @@ class _Line:
 
     @cached_property
     def configs(self) -> dict[Path, dict[str, Any]]:
-        return {path: _read(path) for path in map(_find_config, self.given.config)}
+        return {path: read_config(path) for path in map(find_config, self.given.config)}
 
     @property
     def recipes(self) -> list[Path]:
         """The files that name the class of the data; presets do not."""
-        return [path for path, content in self.configs.items() if _names_data(content)]
+        return [path for path, content in self.configs.items() if names_data(content)]
 
     def experiment(self, recipes: Sequence[Path]) -> str:
         """The name of the runs of this command line, for training as for finding them again."""
@@ -148,7 +151,7 @@ class _Line:
         options = [arg[2:].split("=", 1)[0] for arg in self.settings if arg.startswith("--")]
         names = [name.replace(".init_args", "").rstrip("+") for name in options]
         for content in self.configs.values():
-            names += _names(content)
+            names += settings_in(content)
         return frozenset(names)
 
     def overlays(self, run: Run) -> list[Path]:
@@ -174,15 +177,17 @@ class _Line:
 def _new(line: _Line) -> Request:
     given = line.given
     if given.run:
-        raise UserError(f"fit has no setting --run. To go on with a run: --resume {given.run}")
+        raise UserError(
+            f"lightning fit has no setting --run. To go on with a run: --resume {given.run}"
+        )
     if given.ckpt_path:
         raise UserError(
-            f"fit has no setting --ckpt_path. To go on with a run: --resume RUN\n"
+            f"lightning fit has no setting --ckpt_path. To go on with a run: --resume RUN\n"
             f"To begin a new one with these weights: --init_from {given.ckpt_path}"
         )
     configs, recipes = list(line.configs), line.recipes
     if not recipes and not (given.data and given.model):
-        recipes = [_find_config(str(CONFIGS / f"{BARE_RECIPE}.yaml"))]
+        recipes = [find_config(str(CONFIGS / f"{BARE_RECIPE}.yaml"))]
         configs = recipes + configs
     asked = line.experiment(recipes)
     experiment = safe_name(asked)
@@ -217,7 +222,7 @@ def _resumed(line: _Line) -> Request:
     overlays = line.overlays(run)
     return Request(
         line.verb,
-        line.args([_config_of(run), *overlays], "--experiment", run.experiment),
+        line.args([still_known(run.config), *overlays], "--experiment", run.experiment),
         run.experiment,
         run.path.parent.parent,
         run,
@@ -228,20 +233,27 @@ def _resumed(line: _Line) -> Request:
 
 def _existing(line: _Line) -> Request:
     given = line.given
+    for name in ("resume", "init_from"):
+        if spec := vars(given)[name]:
+            instead = "--ckpt_path" if Path(spec).is_file() else "--run"
+            raise UserError(
+                f"lightning {line.verb} has no setting --{name}. Did you mean {instead} {spec}?"
+            )
     file = Path(given.ckpt_path) if given.ckpt_path not in (None, "best", "last") else None
     if file is not None and not file.is_file():
-        raise UserError(f"No checkpoint {file}. --ckpt_path takes best, last or a file.")
+        why = f" Did you mean --run {file}?" if is_run(file) else ""
+        raise UserError(f"No checkpoint {file}. --ckpt_path takes best, last or a file.{why}")
     if given.run:
         run = find_run(given.run, line.root, given.experiment)
     elif file is not None:
-        run = find_run(file.resolve().parent, line.root)
+        run = _owner(file)
     else:
         recipes = line.recipes or [Path(BARE_RECIPE)]
         run = find_run("last", line.root, safe_name(line.experiment(recipes)))
     overlays = line.overlays(run)
     return Request(
         line.verb,
-        line.args([_config_of(run), *overlays]),
+        line.args([still_known(run.config), *overlays]),
         run.experiment,
         run.path.parent.parent,
         run,
@@ -250,50 +262,17 @@ def _existing(line: _Line) -> Request:
     )
 
 
-def _config_of(run: Run) -> Path | str:
-    """Return a run's configuration, without the callbacks that this project no longer has."""
-    content = _read(run.config)
-    known = {"seed_everything", "experiment", "trainer", "data", "model"} | _read(DEFAULTS).keys()
-    gone = [key for key in content if key not in known]
-    if not gone:
-        return run.config
-    print(f"Left out, because {DEFAULTS.name} no longer has it: {', '.join(gone)}")
-    kept = {key: value for key, value in content.items() if key in known}
-    return yaml.safe_dump(kept, sort_keys=False)
-
-
-def _names_data(content: dict[str, Any]) -> bool:
-    data = content.get("data")
-    return isinstance(data, str) or (isinstance(data, dict) and "class_path" in data)
-
-
-def _names(content: object, key: str = "") -> list[str]:
-    if not isinstance(content, dict):
-        return [key]
-    inner = {"init_args": key, "class_path": key}
-    return [n for k, v in content.items() for n in _names(v, inner.get(k, f"{key}.{k}".strip(".")))]
-
-
-def _find_config(name: str) -> Path:
-    """Find a configuration from the current folder or, failing that, from the project's."""
-    for path in (Path(name), HOME / name):
-        if path.is_file():
-            return path.resolve()
-    known = [str(path.relative_to(HOME)) for path in sorted(CONFIGS.rglob("*.yaml"))]
-    raise UserError(f"No configuration file {name}.{did_you_mean(name, known)}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as such.") from None
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f", line {where.line + 1}, column {where.column + 1}" if where else ""
-        problem = getattr(error, "problem", error)
-        raise UserError(f"{path}{line}: not valid YAML: {problem}.") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: a configuration is a YAML mapping such as `trainer: …`.")
-    # A block whose lines are all commented out says nothing.
-    return {key: value for key, value in content.items() if value is not None or key not in BLOCKS}
+def _owner(file: Path) -> Run:
+    """Return the run that a checkpoint is of, which says what data and network it is for."""
+    folders = [folder for folder in [*file.resolve().parents][:2] if is_run(folder)]
+    if not zipfile.is_zipfile(file):
+        raise UserError(
+            f"{file} is not a checkpoint, or it is damaged.\n--ckpt_path takes best, last or a "
+            "file such as RUN/checkpoints/last.ckpt."
+        )
+    if not folders:
+        raise UserError(
+            f"{file} lies in no run's folder. Name the run that it is of, too: --run RUN.\n"
+            f"For a new run with its weights: lightning fit --init_from {file}"
+        )
+    return Run(folders[0])

@@ -205,14 +205,35 @@ def find_run(spec: str | Path, root: Path | str = LOGS, experiment: str | None =
     raise UserError(f"No {which} with a checkpoint in {Path(root).absolute()}.\n{hint}")
 
 
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (path / CONFIG).is_file()
+
+
 def _run_at(path: Path, root: Path) -> Run:
-    if (path / CONFIG).is_file():
+    if is_run(path):
         return Run(path)
-    if (path.parent / CONFIG).is_file() and path.name == "checkpoints":
+    if path.name == "checkpoints" and is_run(path.parent):
         return Run(path.parent)
-    known = [str(run.path) for run in all_runs(root)]
-    hint = did_you_mean(str(path), known) or " Give the folder of a run, or the word last."
-    raise UserError(f"{path} is not a run (no {CONFIG} in it).{hint}")
+    raise UserError(f"{path} is not a run: {_why_no_run(path, root)}")
+
+
+def _why_no_run(path: Path, root: Path) -> str:
+    """Say what a path is instead, and what to give."""
+    rule = (
+        f"\nA run is a folder that lightning fit has made, with {CONFIG} and checkpoints/ in it, "
+        "e.g. logs/digits/2026-01-31_12-00-00; last is the newest."
+    )
+    if path.is_file():
+        owners = [folder for folder in [*path.parents][:2] if is_run(folder)]
+        return f"it is a file of one. Give {owners[0]}" if owners else f"it is a file.{rule}"
+    if not path.exists():
+        hint = did_you_mean(str(path), [str(run.path) for run in all_runs(root)])
+        return f"there is no such folder.{hint or rule}"
+    inside = all_runs(path) or all_runs(path.parent, path.name)
+    if inside:
+        return f"it is a folder of runs. The newest is {inside[-1].path}"
+    return f"there is no {CONFIG} in it.{rule}"
 
 
 def load_run(

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from project import quiet
+from project import heavy
 from project.mistakes import UserError
 from project.options import VerbParser
 from project.request import Request, read_request
@@ -37,7 +37,9 @@ class Options(VerbParser):
         names = {arg.split("=", 1)[0] for arg in rest}
         for name in ("--resume", "--init_from", "--run", "--ckpt_path"):
             if name in names:
-                raise UserError(f"{self.verb} has no setting {name}: it takes a recipe, --config.")
-        request = read_request("fit", rest)
-        quiet.prepare()  # from here on torch and Lightning are imported, which takes seconds
+                raise UserError(
+                    f"lightning {self.verb} has no setting {name}: it takes a recipe, --config."
+                )
+        request = read_request("fit", rest, asked=self.verb, own=self._option_string_actions)
+        heavy.import_lightning()
         return own, request

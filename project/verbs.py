@@ -1,6 +1,7 @@
 """The verbs fit, validate, test and predict, from settings to a result: our LightningCLI."""
 
 import contextlib
+import copy
 import os
 import sys
 import time
@@ -8,47 +9,32 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import _get_rank
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import (
-    Callback,
-    ModelCheckpoint,
-)
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from project import cores, endings, lean, predicting, pretrained, quiet, report, watchers
 from project.from_data import fill_from_data, keep_found
 from project.mistakes import UserError, innermost
-from project.parser import Parser, namespace, parse, substitute
+from project.parser import QUICK_YAML, Parser, namespace, parse, substitute
+from project.recipes import load_yaml
 from project.record import RunRecord
 from project.request import CONFIGS, Request
 from project.resume import already_done, load_weights
 from project.runs import check_loadable, discard_unrecorded, find_class, new_run
 
 DEFAULTS = CONFIGS / "default.yaml"
+# Arguments of the trainer's methods that are ours to give.
+_GIVEN = {"model", "datamodule", "ckpt_path", "weights_only"}
 SKIPPED = {
-    "fit": {
-        "model",
-        "train_dataloaders",
-        "val_dataloaders",
-        "datamodule",
-        "ckpt_path",
-        "weights_only",
-    },
-    "validate": {"model", "dataloaders", "datamodule", "ckpt_path", "weights_only", "verbose"},
-    "test": {"model", "dataloaders", "datamodule", "ckpt_path", "weights_only", "verbose"},
-    "predict": {
-        "model",
-        "dataloaders",
-        "datamodule",
-        "ckpt_path",
-        "weights_only",
-        "return_predictions",
-    },
+    "fit": _GIVEN | {"train_dataloaders", "val_dataloaders"},
+    "validate": _GIVEN | {"dataloaders", "verbose"},
+    "test": _GIVEN | {"dataloaders", "verbose"},
+    "predict": _GIVEN | {"dataloaders", "return_predictions"},
 }
 
 
@@ -141,7 +127,7 @@ class Command(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add trainer, the callbacks that ``default.yaml`` names, data and model, in this order."""
         parser.add_lightning_class_args(Trainer, "trainer")
-        for key, value in yaml.safe_load(DEFAULTS.read_text()).items():
+        for key, value in load_yaml(DEFAULTS.read_text()).items():
             if isinstance(value, dict) and "class_path" in value:
                 of_io = issubclass(find_class(value["class_path"]), CheckpointIO)
                 kind: Any = CheckpointIO if of_io else Callback
@@ -156,7 +142,7 @@ class Command(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401
         """Parse, and tell a mistake in one to three lines."""
         verb_parser = self._subcommand_parsers[self.request.verb]
-        self.config = parse(parser, args or self.request.args, verb_parser)
+        self.config = parse(parser, args or self.request.args, verb_parser, self.request.asked)
 
     def _parse_ckpt_path(self) -> None:
         """Do nothing: Lightning would let a checkpoint's settings beat the command line."""
@@ -170,9 +156,11 @@ class Command(LightningCLI):
     def instantiate_classes(self) -> None:
         """Build the data module, then what it answers for, task and network; then the trainer."""
         try:
-            only_data = namespace({self.request.verb: namespace({"data": self.settings.data})})
+            data = namespace({"data": self.settings.data})
+            self.config_dump = self._dump(data)  # while the numbers that follow are still open
+            only_data = namespace({self.request.verb: data})
             self.datamodule = self.parser.instantiate_classes(only_data)[self.request.verb].data
-            del self.config_dump  # made while the numbers that follow were still open
+            del self.config_dump
             keep_found(self.settings.data, self.datamodule)
             typed = self.request.typed
             fill_from_data(self.settings.model, "model", self.datamodule, typed)
@@ -279,15 +267,26 @@ class Command(LightningCLI):
     def _show_checkpoint(self) -> None:
         report.show_checkpoint(self.request, report.changes(self._of_the_run(), self._dumped()))
 
+    def _dump_config(self) -> None:
+        """Note all settings, once, for the checkpoints of what is built from them."""
+        if not hasattr(self, "config_dump"):
+            self.config_dump = self._dump(self.settings)
+
+    def _dump(self, settings: Namespace) -> dict[str, Any]:
+        parser = self._parser(self.subcommand)
+        text = parser.dump(settings, format=QUICK_YAML, skip_none=False, skip_validation=True)
+        dump: dict[str, Any] = load_yaml(text)
+        return dump
+
     def _dumped(self) -> dict[str, Any]:
         """Return the configuration as YAML would hold it, without what only this command needs."""
-        text = self._parser(self.subcommand).dump(self.settings, skip_none=False)
-        dump: dict[str, Any] = yaml.safe_load(text)
+        self._dump_config()
+        dump = copy.deepcopy(self.config_dump)
         return {key: dump[key] for key in dump if key not in ("run", "resume", "init_from")}
 
     def _of_the_run(self) -> dict[str, Any]:
         assert self.request.run is not None
-        config: dict[str, Any] = yaml.safe_load(self.request.run.config.read_text())
+        config: dict[str, Any] = load_yaml(self.request.run.config.read_text())
         return config
 
     def _checkpoint(self) -> dict[str, Any]:

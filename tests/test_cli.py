@@ -42,6 +42,7 @@ def test_overview_shows_every_verb_with_an_example(capsys: pytest.CaptureFixture
     for verb in helptext.verbs():
         assert re.search(rf"^  {verb} ", said, re.MULTILINE)
         assert re.search(rf"(lightning|make) {verb} ", said)
+    assert not re.search(r"^  \w+ +[A-Z]", said, re.MULTILINE)  # all begin alike
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +153,7 @@ def test_one_key_of_a_nested_block_leaves_the_others(capsys: pytest.CaptureFixtu
         (["fit", "--model.net", "MLP"], "project.models.MLP"),
         (["fit", "--model.net", "torch.optim.SGD"], "it is no Module"),
         (["fit", "--data", "project.models.MLP"], "it is no LightningDataModule"),
-        (["fit", "configs/digits.yaml"], "say --config configs/digits.yaml"),
+        (["fit", "configs/digits.yaml"], "mean --config configs/digits.yaml?"),
         (["fit", "--trainer.max_epochs", "1e1"], "'1e1'"),
         (["fit", "--config"], "--config needs a value"),
         (["test", "--run"], "--run needs a value"),

@@ -221,6 +221,33 @@ def test_the_command_writes_what_a_program_gets(
 
 
 @pytest.mark.slow
+def test_where_no_image_can_be_read_an_earlier_file_stays(
+    digits_run: Run, workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.png", "b.png", "c.png"):
+        Path(name).write_text("no image")
+    Path("x.csv").write_text("earlier")
+    assert predict(digits_run, "a.png", "--output", "x.csv") == 1
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "Error: The image cannot be read, so nothing is written to x.csv:\na.png:"
+    )
+    assert predict(digits_run, "a.png", "b.png", "c.png", "--output", "x.csv") == 1
+    first, *reasons = capsys.readouterr().err.splitlines()
+    assert "None of the 3 images can be read" in first
+    assert [reason.split(":")[0] for reason in reasons] == ["a.png", "b.png"]
+    assert Path("x.csv").read_text() == "earlier"
+    assert not list(Path().glob("*.part"))
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save("c.png")
+    assert predict(digits_run, "a.png", "b.png", "c.png", "--output", "x.csv") == 0
+    said = capsys.readouterr().out
+    assert "3 rows, 2 of them with an error instead of a prediction: see the column error" in said
+    assert "predictions.path" not in said  # no setting of the run's, and the last line names it
+    assert predict(digits_run, "c.png", "--output", "x.csv") == 0
+    assert "x.csv, 1 row\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_names_of_all_kinds_and_a_checkpoint(digits_run: Run, images: Path) -> None:
     Path("list.csv").write_text("path\nnew/003.png\nnew/nothing.png\n")
     last = digits_run.checkpoint("last")
@@ -284,7 +311,7 @@ def test_half_precision_gives_ordinary_numbers(digits_run: Run, images: Path) ->
         (["new", "--tta", "turn"], "--tta takes flip, got 'turn'"),
         (["new", "--tta", "flip"], "mirrored"),
         (["new", "--top_k", "11"], "--top_k is 11, but there are 10 classes"),
-        (["new", "--output", "x.txt"], "path must end in .csv, .jsonl, .parquet"),
+        (["new", "--output", "x.xlsx"], "not to x.xlsx.\nE.g. --output x.csv"),
     ],
 )
 def test_mistakes_are_told(

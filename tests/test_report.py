@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from project.report import show_scores, show_start
+from project.report import program, show_checkpoint, show_scores, show_start
+from project.request import Request
 from project.tasks.tally import per_class, worst_first
 
 
@@ -49,6 +50,36 @@ def test_many_classes_show_those_with_the_lowest_recall(
 def test_a_class_without_samples_has_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
     [row] = [line for line in shown(3, capsys) if "kind 1" in line]
     assert [cell.strip() for cell in row.strip("│").split("│")[1:]] == ["n/a", "n/a", "n/a", "0"]
+
+
+def test_where_predictions_go_is_no_difference_from_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = frozenset({"predictions.max_class_columns"})
+    request = Request("predict", [], "digits", Path("logs"), typed=given)
+    changed = ("path", "top_k", "max_class_columns")
+    show_checkpoint(request, [(f"predictions.{name}", "1", "2") for name in changed])
+    said = capsys.readouterr().out
+    assert [name in said for name in changed] == [False, False, True]
+    show_checkpoint(request, [("predictions.path", "null", "{run_dir}/predictions.csv")])
+    assert "setting" not in capsys.readouterr().out  # no empty table
+
+
+@pytest.mark.parametrize(
+    ("path", "called"),
+    [("ours", "tool"), ("", "ours/tool"), ("other:ours", "ours/tool"), ("ours:other", "tool")],
+)
+def test_a_program_is_named_so_that_the_shell_finds_it(
+    path: str, called: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("ours", "other"):
+        (workdir / folder).mkdir()
+        (workdir / folder / "tool").touch(mode=0o755)
+    monkeypatch.setattr("sys.executable", str(workdir / "ours" / "python"))
+    folders = [str(workdir / name) for name in path.split(":") if name]
+    monkeypatch.setenv("PATH", ":".join(folders))
+    assert program("tool") == called
+    assert program("none") == "none"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_run_says_that_it_stopped_early_and_what_it_keeps(
 
 def test_a_curve_has_a_point_an_epoch_where_epochs_are_short(workdir: Path) -> None:
     assert main(["fit", *SHORT, "--data.batch_size", "512"]) == 0
-    points = _events(find_run("last")).Scalars("lr-AdamW/decay")
+    points = _events(find_run("last")).Scalars("lr-AdamW")
     assert [point.step for point in points] == [1, 3]  # two steps an epoch
 
 

@@ -6,6 +6,7 @@ import heapq
 import importlib.util
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,17 +18,20 @@ Write = Callable[[Path, Row, Iterator[Row]], None]
 
 # Rows of a Parquet file that are packed together: what reading or writing it keeps in memory.
 _GROUP = 10_000
+_TOLD = 2  # errors that are shown
 
 
 def check_format(path: Path) -> None:
     """Refuse a file whose kind is not known, before anything is predicted.
 
     Raises:
-        ValueError: If its name does not end as one of ``FORMATS``.
-        UserError: If a package is missing.
+        UserError: If its name does not end as one of ``FORMATS``, or a package is missing.
     """
     if path.suffix not in FORMATS:
-        raise ValueError(f"path must end in {', '.join(FORMATS)}, got {str(path)!r}")
+        raise UserError(
+            f"Predictions go to a file that ends in {', '.join(FORMATS)}, not to {path}.\n"
+            f"E.g. --output {path.with_suffix('.csv')}"
+        )
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise UserError("A Parquet file needs pyarrow: pip install -e '.[parquet]'")
 
@@ -64,7 +68,22 @@ def sort(part: Path) -> None:
         RowWriter(file).rows([header, *sorted(rows, key=_position)])
 
 
-def merge(parts: Sequence[Path], to: Path, suffix: str, default: Row) -> tuple[int, int]:
+@dataclass
+class Counts:
+    """What is in a file of predictions.
+
+    Args:
+        rows: One for every image.
+        errors: Rows with an error instead of a prediction.
+        first: What some of these say, beginning with the file's name if it is known.
+    """
+
+    rows: int = 0
+    errors: int = 0
+    first: list[str] = field(default_factory=list)
+
+
+def merge(parts: Sequence[Path], to: Path, suffix: str, default: Row) -> Counts:
     """Write the rows of parts that are in order into one file.
 
     Args:
@@ -73,23 +92,24 @@ def merge(parts: Sequence[Path], to: Path, suffix: str, default: Row) -> tuple[i
         suffix: Its kind, one of ``FORMATS``.
         default: The header if there is no row at all.
 
-    Returns:
-        How many rows there are, and how many of them have an error.
     """
     with contextlib.ExitStack() as stack:
         files = [csv.reader(stack.enter_context(open_text(part))) for part in parts]
         header = max((next(file, default) for file in files), key=len)
         error = header.index("error") if "error" in header else None
-        counts = [0, 0]
+        counts = Counts()
 
         def whole() -> Iterator[Row]:
             for row in _unique(heapq.merge(*files, key=_position)):
-                counts[0] += 1
-                counts[1] += error is not None and bool(row[error])
+                counts.rows += 1
+                if error is not None and row[error]:
+                    counts.errors += 1
+                    if counts.errors <= _TOLD:
+                        counts.first.append(": ".join(cell for cell in row[1 : error + 1] if cell))
                 yield row + [""] * (len(header) - len(row))  # one with an error ends there
 
         FORMATS[suffix](to, header, whole())
-    return counts[0], counts[1]
+    return counts
 
 
 def _position(row: Row) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from project.callbacks.board import class_names
 from project.callbacks.prediction_files import (
+    Counts,
     Row,
     RowWriter,
     check_format,
@@ -22,7 +23,7 @@ from project.callbacks.prediction_files import (
     open_text,
     sort,
 )
-from project.mistakes import UserError
+from project.mistakes import RunFailed, UserError
 from project.probs import check_probs
 
 _PREDICTED = "prediction", "probability"
@@ -51,8 +52,8 @@ class PredictionWriter(BasePredictionWriter):
         top_k: How many classes a row names, the most probable first.
 
     Raises:
-        ValueError: If ``path`` is a folder or of another kind, ``max_class_columns`` negative or
-            ``top_k`` below 1.
+        ValueError: If ``path`` is a folder, ``max_class_columns`` negative or ``top_k`` below 1.
+        UserError: If ``path`` is of another kind.
     """
 
     def __init__(self, path: str, max_class_columns: int = 20, top_k: int = 1) -> None:
@@ -187,9 +188,12 @@ class PredictionWriter(BasePredictionWriter):
         trainer.strategy.barrier()  # every part is complete
         if trainer.is_global_zero:
             with self._writing():
-                rows, errors = self._merge(trainer.world_size)
+                counts = self._merge(trainer.world_size)
+            rows, errors = counts.rows, counts.errors
             bad = f", {errors:,} of them with an error instead of a prediction" if errors else ""
-            pl_module.print(f"Predictions  {self.path}, {rows:,} rows{bad}")
+            where = ": see the column error" if errors else ""
+            many = "row" if rows == 1 else "rows"
+            pl_module.print(f"Predictions  {self.path}, {rows:,} {many}{bad}{where}")
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -214,11 +218,13 @@ class PredictionWriter(BasePredictionWriter):
             if file.name.startswith(f"{self.path.name}.{token}") and file.suffix == ".part":
                 file.unlink(missing_ok=True)
 
-    def _merge(self, world_size: int) -> tuple[int, int]:
-        """Put the file in its place; return the number of its rows and of errors."""
+    def _merge(self, world_size: int) -> Counts:
+        """Put the file in its place, unless it holds nothing but errors; return what is in it."""
         merged, parts = self._part_of("all"), [self._part_of(rank) for rank in range(world_size)]
         try:
             counts = merge(parts, merged, self.path.suffix, self._header(None, False, []))
+            if counts.rows and counts.errors == counts.rows:
+                raise RunFailed(_nothing_read(counts, self.path))
             os.replace(merged, self.path)
         except FileNotFoundError as error:
             raise UserError(
@@ -228,6 +234,12 @@ class PredictionWriter(BasePredictionWriter):
         finally:
             self._remove_parts(self._token)
         return counts
+
+
+def _nothing_read(counts: Counts, path: Path) -> str:
+    what = "The image" if counts.rows == 1 else f"None of the {counts.rows:,} images"
+    cannot = "cannot be read" if counts.rows == 1 else "can be read"
+    return "\n".join([f"{what} {cannot}, so nothing is written to {path}:", *counts.first])
 
 
 def _labels(batch: object, names: list[str], size: int) -> list[str]:

@@ -10,16 +10,16 @@ Exit code 1 if a check fails. A picture of a training batch is in TensorBoard, b
 logs/EXPERIMENT/doctor.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from project import quiet
+from project import heavy
 from project.mistakes import UserError
-from project.options import show_progress
+from project.options import VerbParser, show_progress
 from project.request import Request, read_request
+from project.trial_line import check_output
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,19 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         UserError: If a setting is wrong, as for ``fit``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    own, rest = _own(argv)
-    request = _request(rest)
-    quiet.prepare()  # from here on torch and Lightning are imported, which takes seconds
-    return _check(request, own.output)
-
-
-def _own(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser = VerbParser("doctor")
     parser.add_argument("--output", type=Path)
-    try:
-        return parser.parse_known_args(argv)
-    except argparse.ArgumentError:
-        raise UserError("--output needs a file, e.g. --output report.json") from None
+    own, rest = parser.parse_known_args(argv)
+    if own.output is not None:
+        check_output(own.output)
+    request = _request(rest)
+    heavy.import_lightning()
+    return _check(request, own.output)
 
 
 def _request(argv: list[str]) -> Request:
@@ -55,10 +50,11 @@ def _request(argv: list[str]) -> Request:
     names = {arg.split("=", 1)[0] for arg in argv}
     for name in ("--resume", "--init_from"):
         if name in names:
-            raise UserError(f"doctor has no setting {name}. To check a run: --run RUN")
+            raise UserError(f"lightning doctor has no setting {name}. To check a run: --run RUN")
+    own = ("--run", "--ckpt_path", "--output")
     if not names & {"--run", "--ckpt_path"}:
-        return read_request("fit", argv)
-    request = read_request("validate", argv)
+        return read_request("fit", argv, asked="doctor", own=own)
+    request = read_request("validate", argv, asked="doctor", own=own)
     return replace(request, verb="fit", args=["fit", *request.args[1:]])
 
 
@@ -70,7 +66,7 @@ def _check(request: Request, output: Path | None) -> int:
         examination = Examination(request, show_progress)
     finally:
         show_progress("")
-    show(examination.report, examination.picture)
     if output is not None:
         examination.report.write(output)
+    show(examination.report, examination.picture, output)
     return 1 if examination.report.failed else 0

@@ -25,16 +25,17 @@ the exit code is 1. MODEL_CARD.md in the run's folder describes the run.
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from project import quiet
+from project import heavy
 from project.export.wanted import Wanted, require
 from project.mistakes import UserError, did_you_mean
 from project.options import VerbParser, show_progress
-from project.request import Request, read_request
+from project.request import Request, request_of_run
 
 if TYPE_CHECKING:
     from project.export.exporting import Result
@@ -63,14 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     given = vars(_parser().parse_args(argv))
     weights = given.pop("weights", False)
-    named = {f"--{name}": given.pop(name, None) for name in ("run", "ckpt_path")}
+    run, ckpt_path = (given.pop(name, None) for name in ("run", "ckpt_path"))
     if weights:
         require("safetensors", "--weights")
     if weights and given and "format" not in given:
         raise UserError(f"--{next(iter(given))} is about a file: say --format, too.")
     wanted = None if weights and not given else Wanted(**given)
-    request = _request(named)
-    quiet.prepare()  # from here on torch and Lightning are imported, which takes seconds
+    request = request_of_run("export", run, ckpt_path)
+    heavy.import_lightning()
     _export(request, wanted, weights)
     return 0
 
@@ -104,16 +105,10 @@ def _truth(text: str) -> bool:
     return bool(_one_of(("true", "false"))(text) == "true")
 
 
-def _request(named: dict[str, str | None]) -> Request:
-    if not any(named.values()):
-        raise UserError("export needs a run: --run last, --run RUN or --ckpt_path FILE")
-    words = [word for name, value in named.items() if value for word in (name, value)]
-    return read_request("validate", words)
-
-
 def _export(request: Request, wanted: Wanted | None, weights: bool) -> None:
     from project.export.model_card import write_model_card
     from project.export.weights import write_weights
+    from project.report import program
     from project.runs import load_run
 
     assert request.run is not None
@@ -124,13 +119,26 @@ def _export(request: Request, wanted: Wanted | None, weights: bool) -> None:
         if wanted.format == "torchscript":
             print("Note   torch has deprecated TorchScript: --format pt2 is what replaces it")
         exported = _file(loaded, wanted)
+    steps = [] if exported is None else [_use(exported)]
     if weights:
-        for path in write_weights(loaded, loaded.run.path / "weights"):
+        folder = loaded.run.path / "weights"
+        for path in write_weights(loaded, folder):
             print(f"Saved  {path}")
-    print(f"Card   {write_model_card(loaded, exported)}")
+        steps.append(f"{program('python')} {shlex.quote(str(folder / 'example.py'))}")
+    print(f"Card   {write_model_card(loaded, exported.path if exported else None)}")
+    print("Next   " + "\n       ".join(steps))
 
 
-def _file(loaded: "LoadedRun", wanted: Wanted) -> Path:
+def _use(exported: "Result") -> str:
+    """Say how a file is used: by the verb that reads images for it, or from Python."""
+    from project.report import program
+
+    if exported.metadata["reader"]:
+        return f"{program('lightning')} serve --model {shlex.quote(str(exported.path))}"
+    return f"project.export.exported.open_exported({str(exported.path)!r}).predict(images)"
+
+
+def _file(loaded: "LoadedRun", wanted: Wanted) -> "Result":
     from project.export.exporting import export
     from project.export.latency import show
 
@@ -147,7 +155,7 @@ def _file(loaded: "LoadedRun", wanted: Wanted) -> Path:
             result.path.name: (size, result.times["exported"]),
         }
         show(rows, torch.get_num_threads())
-    return result.path
+    return result
 
 
 def _lines(result: "Result", wanted: Wanted) -> list[str]:

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from project import trial_line
-from project.options import show_progress
+from project.options import show_progress, whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = trial_line.Options("profile")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=whole(1), default=50)
     parser.add_argument("--output", type=Path)
     own, request = parser.read(argv)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")

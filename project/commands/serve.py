@@ -31,10 +31,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from project import cores, quiet
+from project import cores, heavy
 from project.mistakes import UserError
-from project.options import VerbParser
-from project.request import read_request
+from project.options import VerbParser, whole
+from project.request import request_of_run
 from project.runs import find_class
 
 if TYPE_CHECKING:
@@ -66,17 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < low or (high is not None and value > high):
-            raise ValueError(text)
-        return value
-
-    number.__name__ = f"number from {low} " + ("on" if high is None else f"to {high}")
-    return number
-
-
 def _above_0(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
@@ -88,21 +77,23 @@ _above_0.__name__ = "number above 0"
 
 
 def _options(argv: list[str]) -> argparse.Namespace:
-    threads = int(os.environ.get(cores.THREADS, "").split(",")[0] or cores.threads())
+    said = os.environ.get(cores.THREADS, "").split(",")[0].strip()
+    # What is no number is nobody's wish: OpenMP does not heed it, either.
+    threads = int(said) if said.isdecimal() else cores.threads()
     parser = VerbParser("serve")
     for name in ("run", "ckpt_path", "model"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=_whole(0, 65535), default=8000)
-    parser.add_argument("--replicas", type=_whole(1), default=min(2, cores.usable()))
-    parser.add_argument("--threads", type=_whole(1), default=threads)
+    parser.add_argument("--port", type=whole(0, 65535), default=8000)
+    parser.add_argument("--replicas", type=whole(1), default=min(2, cores.usable()))
+    parser.add_argument("--threads", type=whole(1), default=threads)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--max_batch", type=_whole(1), default=32)
-    parser.add_argument("--max_wait_ms", type=_whole(0), default=10)
+    parser.add_argument("--max_batch", type=whole(1), default=32)
+    parser.add_argument("--max_wait_ms", type=whole(0), default=10)
     parser.add_argument("--max_body_mb", type=_above_0, default=10.0)
-    parser.add_argument("--max_pixels", type=_whole(1), default=64_000_000)
+    parser.add_argument("--max_pixels", type=whole(1), default=64_000_000)
     parser.add_argument("--timeout_s", type=_above_0, default=30.0)
-    parser.add_argument("--queue", type=_whole(1), default=256)
+    parser.add_argument("--queue", type=whole(1), default=256)
     parser.add_argument("--log_level", choices=_LEVELS, default="info")
     return parser.parse_args(argv)
 
@@ -126,18 +117,14 @@ def _model(options: argparse.Namespace) -> "Callable[[], Model]":
                 f"\nServe it by --ckpt_path {options.model}"
             )
         return partial(_ExportedModel, options.model, _threads(options))
-    if not (options.run or options.ckpt_path):
-        raise UserError("serve needs a model: --run last, --run RUN or --model FILE")
-    given = {"--run": options.run, "--ckpt_path": options.ckpt_path}
-    named = [word for name, value in given.items() if value for word in (name, value)]
-    request = read_request("validate", named)
+    request = request_of_run("serve", options.run, options.ckpt_path, ", or --model FILE")
     assert request.run is not None
     assert request.ckpt_path is not None
     return partial(_open_run, request.run.path, request.ckpt_path, options.device)
 
 
 def _open_run(run: Path, ckpt_path: Path, device: str) -> "Model":
-    quiet.prepare()
+    heavy.import_lightning()
     from project.serve.model import TrainedModel
 
     return TrainedModel(run, ckpt_path, device)

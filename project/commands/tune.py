@@ -11,7 +11,8 @@ Batch size: doubled until it no longer fits, then searched in between; never lar
 training set. Taken is the smallest that is about as fast as any and leaves an epoch 50 steps, with
 the learning rate that it implies: linear for SGD, square root for others.
 Learning rate: raised from step to step, 1e-6 to 10; taken is half of the first that brings nearly
-the lowest loss. The picture is in TensorBoard, below logs/EXPERIMENT/tune.
+the lowest loss, and none if that fell by no more than chance. The picture is in TensorBoard, below
+logs/EXPERIMENT/tune.
 """
 
 import shlex
@@ -50,20 +51,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     import yaml
 
+    from project.report import program
     from project.tuning.session import Session
 
     tuned = Session(request, parts, show_progress).tuned
     show_progress("")
     print("\n".join(tuned.lines))
     if tuned.picture is not None:
-        print(f"Picture     tensorboard --logdir {tuned.picture.parent}")
+        print(f"Picture     {program('tensorboard')} --logdir {tuned.picture.parent}")
     if not tuned.settings:
         return 0
     told = "".join(f"# {line.rstrip()}\n" for line in tuned.lines)
     head = "# Measured by lightning tune, to stack on the recipe it was measured for.\n"
     own.output.parent.mkdir(parents=True, exist_ok=True)
     own.output.write_text(head + told + yaml.safe_dump(tuned.settings))
-    print(f"Next        {_without(request.command, tuned.names)} --config {own.output}")
+    again = _without(request.command, tuned.names).removeprefix("lightning ")
+    print(f"Next        {program('lightning')} {again} --config {own.output}")
     return 0
 
 

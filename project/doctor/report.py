@@ -74,6 +74,13 @@ class Report:
         found = Counter(result.status for result in self.findings)
         return ", ".join(f"{found[status]} {status}" for status in ORDER)
 
+    def skipped(self) -> list[str]:
+        """Return the reasons why checks were skipped, in a line each, with their names."""
+        checks: dict[str, list[str]] = {}
+        for found in self.of("SKIP"):
+            checks.setdefault(found.evidence, []).append(found.check)
+        return [f"{', '.join(names)}: {reason}" for reason, names in checks.items()]
+
     def write(self, file: Path) -> None:
         """Write all findings as JSON."""
         counts = Counter(result.status for result in self.findings)

@@ -6,12 +6,19 @@ from rich.console import Console
 from rich.table import Table
 
 from project.doctor.report import Report
+from project.report import program
 
 COLORS = {"FAIL": "bold red", "WARN": "yellow"}
 
 
-def show(report: Report, picture: Path | None) -> None:
-    """Print each finding that is neither PASS nor SKIP, FAIL first, and how many there are."""
+def show(report: Report, picture: Path | None, output: Path | None = None) -> None:
+    """Print what needs a look, FAIL first, what was skipped and why, and how many there are.
+
+    Args:
+        report: All findings.
+        picture: Folder of the event file with a training batch.
+        output: The file that holds all findings, if there is one.
+    """
     console = Console(highlight=False)
     notable = report.of("FAIL") + report.of("WARN")
     if console.is_terminal and notable:
@@ -24,9 +31,14 @@ def show(report: Report, picture: Path | None) -> None:
     else:
         for found in notable:
             console.print(f"{found.status}  {found.line}", markup=False, soft_wrap=True)
+    for line in report.skipped():
+        console.print(f"SKIP  {line}", markup=False, soft_wrap=True)
     console.print(report.counts(), markup=False)
+    if output is not None:
+        console.print(f"All findings: {output}", markup=False, soft_wrap=True)
     if picture is not None:
-        line = f"A training batch with its labels: tensorboard --logdir {picture.parent}"
+        command = f"{program('tensorboard')} --logdir {picture.parent}"
+        line = f"A training batch with its labels: {command}"
         console.print(line, markup=False, soft_wrap=True)
 
 

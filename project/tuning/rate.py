@@ -5,6 +5,8 @@ Smith 2017, Cyclical Learning Rates for Training Neural Networks, arXiv:1506.011
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import lightning as L
@@ -17,7 +19,12 @@ from project.tuning.bench import Bench, stop_schedules
 LOW, HIGH, STEPS = 1e-6, 10.0, 120
 WIDTH = 6  # steps to either side that smooth a loss
 RISE = 3.0  # times the lowest loss: beyond, nothing is learned
-FALL = 0.05  # share of the first loss: less is noise
+FALL = 0.05  # share of the first loss: less may be another batch
+STILL = 1e-4  # learning rate up to which hardly anything is learned: what changes is noise
+# Standard deviations of the loss from batch to batch that a fall must have. Measured on digits and
+# Fashion-MNIST: labels drawn by lot 0.2 to 2.3, right ones in batches of 8 and more 5.7 to 280.
+CLEAR = 4.0
+FAR = 0.5  # share of the first loss: so far no loss falls by chance, however it varies
 NEARLY = 0.95  # of the whole fall
 LOOK = 5  # steps between two looks at the losses, each of which makes a GPU wait
 
@@ -30,7 +37,7 @@ class Range:
         rates: Learning rate of every step.
         losses: Loss of every step.
         smooth: The same, smoothed.
-        rate: The suggestion; None if the loss never fell.
+        rate: The suggestion; None if the loss fell no more than by chance.
     """
 
     rates: list[float] = field(default_factory=list)
@@ -101,7 +108,7 @@ def measure(bench: Bench, **changes: Any) -> Range:
     losses = [float(loss) for loss in ramp.losses]
     end = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
     found = Range(ramp.rates[:end], losses[:end], smoothed(losses[:end]))
-    found.rate = suggested(found.rates, found.smooth)
+    found.rate = suggested(found.rates, found.losses)
     return found
 
 
@@ -116,15 +123,23 @@ def smoothed(losses: list[float]) -> list[float]:
     return found
 
 
-def suggested(rates: list[float], smooth: list[float]) -> float | None:
+def spread(losses: list[float]) -> float:
+    """Return the standard deviation of losses, without what they rise or fall as a whole."""
+    return math.sqrt(fmean((b - a) ** 2 for a, b in pairwise(losses)) / 2)
+
+
+def suggested(rates: list[float], losses: list[float]) -> float | None:
     """Return half of the first rate that brings nearly all that any brings; None if none does.
 
     Not that of the lowest loss, which may stay low for decades: the next are already too high.
     """
-    if not smooth:
+    if len(losses) < 2:
         return None
-    fall = smooth[0] - min(smooth)
-    if not fall > FALL * abs(smooth[0]):
+    smooth = smoothed(losses)
+    still = losses[: max(2, sum(rate <= STILL for rate in rates))]
+    first = fmean(still)
+    fall = first - min(smooth)
+    if not fall > max(FALL * abs(first), min(FAR * abs(first), CLEAR * spread(still))):
         return None
-    enough = next(i for i, loss in enumerate(smooth) if smooth[0] - loss >= NEARLY * fall)
+    enough = next(i for i, loss in enumerate(smooth) if first - loss >= NEARLY * fall)
     return float(f"{rates[enough] / 2:.2g}")

@@ -74,6 +74,10 @@ class Session(Trial):
 
     def _workers(self) -> None:
         rates = workers.measure(self.bench)
+        if rates and workers.repeats(self.bench):
+            self._say("workers", "not measured: each of them gives all samples of the data set")
+            self._say("", "share them out in its __iter__: torch.utils.data.get_worker_info()")
+            return
         if not rates:
             self._say("workers", "not measured: the data module has no num_workers to set")
             return
@@ -129,7 +133,8 @@ class Session(Trial):
         if not found.losses:
             self._say("lr", "none suggested: training_step returns no loss, or one that is NaN")
         elif found.rate is None:
-            self._say("lr", "none suggested: in the range test the loss did not fall")
+            kept = "none suggested" if now is None else f"lr {now:g} is kept"
+            self._say("lr", f"no clear descent, the loss falls by no more than chance: {kept}")
         elif not keys:
             self._say("lr", f"{found.rate:g}, but the task has no setting for it that is known")
         else:

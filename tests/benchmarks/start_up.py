@@ -25,6 +25,11 @@ MISTAKES = {
     "a run that is not there": ["test", "--run", "nothing"],
     "a file that is not there": ["fit", "--config", "nothing.yaml"],
     "a mistyped setting": ["fit", "--trainer.max_epoch", "3"],
+    "one of the model": ["fit", "--model.num_clases", "3"],
+    "one of the network": ["fit", "--model.init_args.net.init_args.widht", "3"],
+    "one of the data": ["fit", "--data.batchsize", "3"],
+    "one of the optimizer": ["fit", "--model.optimizer.lrr", "1"],
+    "a value of the wrong type": ["fit", "--data.batch_size", "many"],
 }
 
 

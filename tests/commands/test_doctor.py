@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from project.cli import main
+from project.doctor.report import Report, Result
+from project.doctor.table import show
 from project.runs import Run
 
 SMALL = ["--model.net.hidden_dim", "8", "--trainer.max_epochs", "8"]
@@ -54,11 +56,35 @@ def test_a_mistake_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["--model.net.hidden_dimm", "8"], ["--output"], ["--resume", "last"]]
+    ("args", "said"),
+    [
+        (["--model.net.hidden_dimm", "8"], "hidden_dim"),
+        (["--output"], "--output"),
+        (["--output", "."], ". cannot be written"),
+        (["--ouptut", "x"], "lightning doctor has no setting --ouptut. Did you mean --output?"),
+        (["--only", "data"], "lightning doctor has no setting --only. See lightning doctor --help"),
+        (["last"], "Did you mean --run last?"),
+        (["--resume", "last"], "doctor has no setting --resume. To check a run: --run RUN"),
+    ],
 )
-def test_a_wrong_setting_ends_with_2(args: list[str], tmp_path: Path) -> None:
+def test_a_wrong_setting_ends_with_2(
+    args: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["doctor", *args]) == 2
+    assert said in capsys.readouterr().err
     assert not files(tmp_path)
+
+
+def test_what_was_skipped_is_said_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    skipped = {"one": "no time left", "two": "no loader has workers", "three": "no time left"}
+    found = [Result(name, "data", "SKIP", why, "", 0.0) for name, why in skipped.items()]
+    show(Report(found), None, Path("report.json"))
+    assert capsys.readouterr().out.splitlines() == [
+        "SKIP  one, three: no time left",
+        "SKIP  two: no loader has workers",
+        "0 FAIL, 0 WARN, 0 PASS, 3 SKIP",
+        "All findings: report.json",
+    ]
 
 
 @pytest.mark.slow

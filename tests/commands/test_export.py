@@ -49,6 +49,10 @@ def test_help_needs_no_torch() -> None:
     ("args", "said"),
     [
         ([], "export needs a run"),
+        (["last"], "Did you mean --run last?"),
+        (["onnx"], "Did you mean --format onnx?"),
+        (["last.ckpt"], "Did you mean --ckpt_path last.ckpt?"),
+        (["--run", "last", "--ckpt", "best"], "Did you mean --ckpt_path?"),
         (["--run", "last", "--formt", "onnx"], "Did you mean --format?"),
         (["--run", "last", "--format", "onx"], "Did you mean onnx?"),
         (["--run", "last", "--softmax", "yes"], "not one of true, false"),
@@ -116,6 +120,12 @@ def test_a_file_says_what_the_run_says(
     said = capsys.readouterr().out
     own = exported_run.record["scores"]["test/acc"]
     assert f"Acc    test: {own:.4f}, the run's own {own:.4f}" in said
+    use = f"serve --model {exported_run.path / name}"
+    assert said.splitlines()[-1].startswith("Next   ")
+    assert said.endswith(f"lightning {use}\n")
+    card = (exported_run.path / "MODEL_CARD.md").read_text()
+    assert f"lightning {use}" in card
+    assert f'open_exported("{exported_run.path / name}")' in card
     file = open_exported(exported_run.path / name)
     images, probs = outputs_of(exported_run)
     for size in (1, 3, 40):  # other sizes than it was checked at
@@ -126,7 +136,6 @@ def test_a_file_says_what_the_run_says(
     assert about["metrics"]["test/acc"] == pytest.approx(own)
     assert about["precision"] == "float32"
     assert about["opset"] == (18 if kind == "onnx" else None)
-    assert (exported_run.path / "MODEL_CARD.md").is_file()
     # Neither paths of this machine nor a process's draft.
     if kind == "onnx":
         assert str(Path(__file__).parents[2]).encode() not in file.path.read_bytes()
@@ -175,6 +184,20 @@ def test_beyond_the_tolerance_an_earlier_file_stays(
     assert "1e-07 was allowed" in capsys.readouterr().err
     assert [file.name for file in Path.cwd().iterdir()] == ["model.pt"]
     assert Path("model.pt").read_text() == "earlier"
+
+
+@pytest.mark.slow
+def test_what_to_do_next_is_said_of_weights_too(
+    exported_run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A data module of the user's own may not know how files are read: serve would refuse.
+    monkeypatch.setattr("project.data.DigitsDataModule.reader", None)
+    assert main(["export", "--run", str(exported_run.path), "--format", "onnx", "--weights"]) == 0
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    file, example = exported_run.path / "model.onnx", exported_run.path / "weights" / "example.py"
+    assert first == f"Next   project.export.exported.open_exported('{file}').predict(images)"
+    assert second.endswith(f"python {example}")
+    subprocess.run(second, shell=True, check=True, capture_output=True)
 
 
 class BatchNormOfTheBatch(nn.Module):

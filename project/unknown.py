@@ -1,0 +1,107 @@
+"""Settings that nothing has: told before torch is imported, where the sources say it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from project.mistakes import Complaint, UserError, reword
+from project.recipes import BLOCKS, DEFAULTS, load_yaml, read_config
+from project.signatures import arguments
+
+_MORE = ("seed_everything", "experiment", "print_config", "config", "help")  # besides blocks
+_PLACES = re.compile(r"data|model(\.\w+)?")  # of a class, besides those in files
+_CLASS = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
+
+
+def check_settings(verb: str, args: Sequence[str]) -> None:
+    """Refuse a setting on the command line that nothing has.
+
+    Args:
+        verb: What was typed, for the message.
+        args: What the parser is to read, the verb first.
+
+    Raises:
+        UserError: If a class has no such setting. Where classes are not written so that their
+            sources tell, the parser will.
+    """
+    names = [_plain(name) for name, _ in _pairs(args) if name not in _MORE]
+    if not names:
+        return
+    roots = (*BLOCKS, *_MORE, *read_config(DEFAULTS))
+    places = _places(args)
+    faults = [(name, key) for name in names if (key := _fault(name, roots, places)) is not None]
+    if not faults:
+        return
+    name, key = faults[0]
+    settings = {place: _settings(classes[-1]) for place, classes in places.items()}
+    if None in settings.values():
+        return  # the parser knows them all, and has better hints
+    options = [*roots, *(f"{place}.{own}" for place in settings for own in settings[place] or ())]
+    where = places[key][-1] if key else f"lightning {verb}"
+    said = f"option '{name.removeprefix(f'{key}.')}' is not accepted"
+    raise UserError(
+        reword(Complaint(said, key, where, (settings[key] or ()) if key else options, options))
+    )
+
+
+def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a command line with their values."""
+    for arg, after in zip(args, [*args[1:], ""], strict=True):
+        if arg.startswith("--") and arg != "--":
+            name, _, value = arg[2:].partition("=")
+            yield name.rstrip("+"), value or after
+
+
+def _leaves(content: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the same of a configuration."""
+    if not isinstance(content, dict):
+        yield key, str(content)
+        return
+    for name, value in content.items():
+        yield from _leaves(value, f"{key}.{name}".strip("."))
+
+
+def _plain(name: str) -> str:
+    return name.replace(".init_args", "").removesuffix(".class_path")
+
+
+def _places(args: Sequence[str]) -> dict[str, list[str]]:
+    """Return the classes that files and the command line name, the last one last."""
+    pairs = [("trainer.class_path", "lightning.pytorch.Trainer"), *_leaves(read_config(DEFAULTS))]
+    for name, value in _pairs(args):
+        if name == "config":
+            text = value if "\n" in value else Path(value).read_text("utf-8")
+            pairs += _leaves(load_yaml(text))
+        else:
+            pairs.append((name, value))
+    places = {_plain(name) for name, _ in pairs if name.endswith(".class_path")}
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        key = _plain(name)
+        is_place = key in places or (_PLACES.fullmatch(key) and _CLASS.fullmatch(value))
+        if is_place and value not in ("null", "None"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def _fault(name: str, roots: Sequence[str], places: dict[str, list[str]]) -> str | None:
+    """Return where a setting is said to be but is not: a class's place, "" for the verb."""
+    parts = name.split(".")
+    if {"dict_kwargs", "help"} & {*parts}:
+        return None
+    if parts[0] not in roots:
+        return ""
+    for at in range(1, len(parts)):
+        key = ".".join(parts[:at])
+        known = [_settings(path) for path in places.get(key, ())]
+        if not known or None in known:
+            return None
+        if not any(parts[at] in there for there in known if there):
+            return "" if key == "trainer" else key
+    return None
+
+
+def _settings(path: str) -> tuple[str, ...] | None:
+    found = arguments(path)
+    # What an optimizer or a schedule is for comes first, and from the task.
+    return found[1:] if found and path.startswith("torch.optim.") else found
