@@ -12,6 +12,8 @@ LINES = (
     "HPU available",
     "💡 Tip",  # an advertisement
     "Seed set to",  # the configuration has it
+    "Using 16bit Automatic",  # likewise
+    "Using bfloat16 Automatic",
     "Trainer already configured with model summary",
     "`Trainer.fit` stopped",  # the progress says so
     "Loading `train_dataloader`",  # to count its batches

@@ -1,12 +1,14 @@
-"""Measure workers, batch size and learning rate, and write them to stack; takes what fit takes.
+"""Measure what trains fastest and which learning rate, and write it to stack; takes what fit takes.
 
 Example: `lightning tune --config configs/mnist.yaml`
 
   --config FILE, --SETTING VALUE   as for fit; short trainings on copies, and no run is made
-  --only PARTS                     of workers,batch_size,lr; default: all, in this order
+  --only PARTS                     of workers,precision,batch_size,lr; default: all, in this order
   --output FILE                    default: tuned.yaml
 
 Workers: the fewest with which training is as fast as with any.
+Precision: float32 or bf16-mixed, and for convolutions channels_last; what is configured stays if it
+is nearly as fast as any.
 Batch size: doubled until it no longer fits, then searched in between; never larger than the
 training set. Taken is the smallest that is about as fast as any and leaves an epoch 50 steps, with
 the learning rate that it implies: linear for SGD, square root for others.

@@ -1,3 +1,3 @@
-"""What ``lightning tune`` measures: workers, batch size, learning rate."""
+"""What ``lightning tune`` measures: workers, precision, batch size, learning rate."""
 
-PARTS = ("workers", "batch_size", "lr")  # in the order in which they are measured
+PARTS = ("workers", "precision", "batch_size", "lr")  # in the order in which they are measured

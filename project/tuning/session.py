@@ -1,4 +1,4 @@
-"""Measure workers, batch size and learning rate of a recipe, one after the other."""
+"""Measure what trains a recipe fastest, one after the other."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from project.request import Request
 from project.runs import find_class
 from project.trial import Trial
-from project.tuning import PARTS, batch_size, picture, rate, workers
+from project.tuning import PARTS, batch_size, picture, precision, rate, workers
 from project.tuning.bench import Bench
 
 Settings = dict[str, Any]
@@ -64,7 +64,8 @@ class Session(Trial):
         self.config, self.changes = config["model"], {}
         # The batch size that the rate is given for; the task multiplies it.
         self.scale = (self.config.get("init_args") or {}).get("scale_lr")
-        measures = {"workers": self._workers, "batch_size": self._batch_size, "lr": self._rate}
+        measures = {"workers": self._workers, "precision": self._precision}
+        measures |= {"batch_size": self._batch_size, "lr": self._rate}
         for part in PARTS:
             if part in self.parts:
                 self.progress(f"measuring {part}")
@@ -86,6 +87,21 @@ class Session(Trial):
         self._say("workers", f"{best}; samples per second with {told}")
         self.tuned.set(best, "data", "init_args", "num_workers")
         self.changes["num_workers"] = best
+
+    def _precision(self) -> None:
+        rates = precision.measure(self.bench)
+        if len(rates) < 2:
+            self._say("precision", "not measured: there is nothing else that would do")
+            return
+        now, best = next(iter(rates)), precision.best(rates)
+        told = ", ".join(f"{kind}: {value:,.0f}" for kind, value in rates.items())
+        self._say("precision", str(best))
+        self._say("", f"samples per second with {told}")
+        if best.precision != now.precision:
+            self.tuned.set(best.precision, "trainer", "precision")
+        if best.channels_last != now.channels_last:
+            self.tuned.set(best.channels_last, "model", "init_args", "channels_last")
+        self.bench = precision.otherwise(self.bench, best)
 
     def _batch_size(self) -> None:
         found = batch_size.measure(self.bench, self.progress)
