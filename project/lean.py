@@ -19,6 +19,9 @@ from lightning.pytorch.loops.optimization.automatic import ClosureResult, _Autom
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors import data_connector
+from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import (
+    _LoggerConnector,
+)
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -55,6 +58,8 @@ def trim(trainer: Any, module: LightningModule) -> Trainer:  # noqa: ANN401
     optimization = trainer.fit_loop.epoch_loop.automatic_optimization
     if type(optimization) is _AutomaticOptimization:
         optimization.__class__ = _Optimization
+    if type(trainer._logger_connector) is _LoggerConnector:
+        trainer._logger_connector.__class__ = _Connector
     _quicken()
     whole: Trainer = trainer
     return whole
@@ -90,6 +95,29 @@ class _Optimization(_AutomaticOptimization):
             for parameter in group["params"]:
                 parameter.grad = None
         self.optim_progress.optimizer.zero_grad.increment_completed()
+
+
+class _Connector(_LoggerConnector):
+    """Collects what was logged after those batches in which something was."""
+
+    _fx: str | None = None
+    _fresh = True
+
+    @property
+    def _current_fx(self) -> str | None:
+        return self._fx
+
+    @_current_fx.setter
+    def _current_fx(self, fx: str | None) -> None:  # by every call of `log`
+        self._fx, self._fresh = fx, True
+
+    def on_batch_end(self) -> None:
+        if self._fresh:
+            self._fresh = False
+            super().on_batch_end()
+            return
+        results: Any = self.trainer._results
+        results.batch = results.batch_size = None
 
 
 # What follows shortens the way to a hook, of which a step has some forty. Lightning makes a name

@@ -154,6 +154,28 @@ def test_one_batch_a_step_is_not_divided() -> None:
     assert accumulating.seen[0] is False
 
 
+def test_what_is_logged_now_and_then_is_there_as_soon_as_lightning_has_it() -> None:
+    class Module(Learner):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            if batch_idx % 2:
+                self.log("odd", float(batch_idx), on_step=True, on_epoch=True, prog_bar=True)
+            return (self.weight * batch).sum()
+
+        def on_train_batch_end(self, *_: object) -> None:
+            self.log("end", float(self.trainer.global_step), on_step=True)
+
+    class Watch(Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, *_: object) -> None:
+            known = trainer._logger_connector._callback_metrics
+            seen.append({name: float(value) for name, value in known.items()})
+
+    seen: list[dict[str, float]] = []
+    for trim in (True, False):
+        trained(Module(), trim=trim, callbacks=[Watch()], max_epochs=2)
+    assert seen[:8] == seen[8:]
+    assert {"odd_step": 3.0, "end": 4.0}.items() <= seen[4].items()
+
+
 def test_a_way_of_ones_own_to_zero_gradients_is_used() -> None:
     class Module(Learner):
         def optimizer_zero_grad(self, *args: object) -> None:
