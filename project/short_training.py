@@ -55,19 +55,26 @@ def quiet_trainer(
         callbacks: Its callbacks.
         settings: What is to be otherwise.
     """
-    given: dict[str, Any] = {"accelerator": "cpu", "max_epochs": 10, "limit_val_batches": 1}
+    given: dict[str, Any] = {
+        "accelerator": "cpu",
+        "max_epochs": 10,
+        "limit_val_batches": 1,
+        "enable_progress_bar": False,
+    }
     given |= {name: said[name] for name in CARRIED if said.get(name) is not None}
     if str(given.get("precision")).startswith("16") and not torch.cuda.is_available():
         del given["precision"]
-    return L.Trainer(
+    trainer = L.Trainer(
         devices=1,
         num_sanity_val_steps=0,
         logger=Memory(),
         callbacks=list(callbacks),
         plugins=[LightningEnvironment()],
-        enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=False,
         default_root_dir=folder,
         **(given | settings),
     )
+    # Signals are the caller's; Lightning would also log that they came.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    return trainer

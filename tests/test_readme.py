@@ -66,8 +66,13 @@ def pasted(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield workdir
     for name in PYTHON:
         module = ".".join(Path(name).with_suffix("").parts)
-        sys.modules.pop(module, None)
         room, leaf = module.rsplit(".", 1)
+        left = sys.modules.pop(module, None)
+        for own in vars(left).values() if left else ():
+            if isinstance(own, type) and own.__module__ == module:
+                # Caches of jsonargparse and Lightning keep it alive; among the subclasses that
+                # later tests are offered, jsonargparse leaves out what is local to a function.
+                own.__module__, own.__qualname__ = room, f"pasted.<locals>.{own.__name__}"
         vars(sys.modules[room]).pop(leaf, None)
 
 
@@ -303,7 +308,8 @@ def test_a_run_prints_what_the_readme_shows(workdir: Path) -> None:
     )
 
     def shape(line: str) -> str:
-        return re.sub(r"\d+", "9", " ".join(line.split()))
+        bare = re.sub(r"\S*/(?=tensorboard |lightning )", "", line)  # wherever the environment is
+        return re.sub(r"\d+", "9", " ".join(bare.split()))
 
     printed = {shape(line) for line in re.split(r"[\r\n]", done.stdout)}
     excerpt = next(block for _, block in FENCED.findall(README) if block.startswith("Model "))

@@ -9,6 +9,7 @@ from project.callbacks.exact_resume import ExactResume
 from project.callbacks.finite_guard import FiniteGuard
 from project.callbacks.freeze_backbone import FreezeBackbone
 from project.callbacks.hparams import HParams
+from project.callbacks.learning_rate import LearningRateMonitor
 from project.callbacks.out_of_memory import OutOfMemoryAdvice
 from project.callbacks.overfit_check import OverfitCheck
 from project.callbacks.prediction_images import PredictionImages
@@ -29,6 +30,7 @@ __all__ = [
     "FiniteGuard",
     "FreezeBackbone",
     "HParams",
+    "LearningRateMonitor",
     "OutOfMemoryAdvice",
     "OverfitCheck",
     "PredictionImages",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from project.callbacks.board import tensorboard_writer
 
@@ -22,12 +22,14 @@ _SECTIONS = ("trainer", "data", "model")
 class HParams(Callback):
     """Fill TensorBoard's HPARAMS tab with this run's configuration and its metrics.
 
-    The tab takes the values from the run's own scalars, so that it shows the newest ones, those of
-    a later ``lightning test`` too. No scalar is written for it.
+    The tab takes the values from the run's own scalars, so that it shows the newest ones. For the
+    best checkpoint's score there is one more, after the metric that chooses it: ``val/acc_best``,
+    written at the end of each epoch.
 
     Args:
-        metrics: Scalars shown as columns. With them TensorBoard takes all columns from one of the
-            runs it shows; where they are empty in every run it shows all scalars and all settings.
+        metrics: Scalars shown as columns, after the best score. With them TensorBoard takes all
+            columns from one of the runs it shows; where they are empty in every run it shows all
+            scalars and all settings.
     """
 
     def __init__(
@@ -50,19 +52,45 @@ class HParams(Callback):
         # An empty trial id gives every run its own row, also two runs of one configuration.
         summaries = [summary_v2.hparams_pb(hparams, trial_id="")]
         if self.metrics:
-            summaries.append(_columns(hparams, self.metrics))
+            keeper = _keeper(trainer)
+            best = {f"{keeper.monitor}_best": ""} if keeper else {}
+            summaries.append(_columns(hparams, best | {tag: _shown(tag) for tag in self.metrics}))
         for summary in summaries:
             writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
 
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the score of the best checkpoint so far."""
+        keeper = _keeper(trainer)
+        if keeper and keeper.best_model_score is not None:
+            best = {f"{keeper.monitor}_best": float(keeper.best_model_score)}
+            for logger in trainer.loggers:
+                logger.log_metrics(best, step=trainer.global_step - 1)
 
-def _columns(hparams: Mapping[str, Plain], metrics: Sequence[str]) -> Any:  # noqa: ANN401
-    """TensorBoard's summary that names the columns of the tab."""
+
+def _keeper(trainer: L.Trainer) -> ModelCheckpoint | None:
+    """Return what keeps the best checkpoint by a metric."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.monitor:
+            return callback
+    return None
+
+
+def _shown(tag: str) -> str:
+    """Heading of a column; a test is of the best checkpoint."""
+    return f"{tag} (last)" if tag.startswith("val/") else tag
+
+
+def _columns(hparams: Mapping[str, Plain], metrics: Mapping[str, str]) -> Any:  # noqa: ANN401
+    """TensorBoard's summary that names the columns of the tab: metrics and their headings."""
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
     # TensorBoard sorts by name, those said to differ from run to run first.
     settings = [api_pb2.HParamInfo(name=name, differs=name in _FIRST) for name in hparams]
-    results = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in metrics]
+    results = [
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=heading)
+        for tag, heading in metrics.items()
+    ]
     experiment = api_pb2.Experiment(hparam_infos=settings, metric_infos=results)
     content = plugin_data_pb2.HParamsPluginData(experiment=experiment)
     value = Summary.Value(

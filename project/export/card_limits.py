@@ -8,6 +8,7 @@ from project.export.seen import Seen
 
 UNKNOWN = "unknown"
 _MISTAKES = 3  # pairs of classes
+_OFTEN = 3  # fewer mistakes of a pair are chance
 _UNEVEN = 4  # times as many training images in one class as in another are worth a line
 
 
@@ -63,17 +64,18 @@ def _rarest(counts: Counts | None, split: str, names: list[str]) -> list[str]:
 
 
 def _mistakes(counts: Counts | None, names: list[str]) -> list[str]:
-    """Name the classes that are most often taken for others."""
+    """Name the classes that are taken for others more often than all other pairs, if there are."""
     if counts is None:
         return []
     wrong = counts * (1 - np.eye(len(counts), dtype=np.int64))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES]
-    pairs = [divmod(int(at), len(counts)) for at in order]
+    order = np.argsort(-wrong, axis=None, kind="stable")
+    others = int(wrong.flat[order[_MISTAKES]]) if len(order) > _MISTAKES else 0
+    pairs = [divmod(int(at), len(counts)) for at in order[:_MISTAKES]]
     said = [
         f"{cell(names[true])} for {cell(names[taken])} ({wrong[true, taken]} of "
         f"{counts[true].sum():,})"
         for true, taken in pairs
-        if wrong[true, taken]
+        if wrong[true, taken] >= max(_OFTEN, others + 1)
     ]
     return [f"Most often it takes {', '.join(said)}."] if said else []
 

@@ -196,17 +196,19 @@ class CardText:
     def _exported(self) -> list[str]:
         if self.exported is None:
             return []
-        about = open_exported(self.exported).metadata
+        about, path = open_exported(self.exported).metadata, str(self.exported)
+        serve = f"lightning serve --model {shlex.quote(path)}"
         takes = "uint8 from 0 to 255" if about["preprocess"] else "normalised float32"
         return [
             f"The file `{self.exported.name}` ({about['precision']}, "
             f"{megabytes(self.exported.stat().st_size)}) takes images {takes} and gives "
             f"{'probs' if about['softmax'] else 'logits'}; its metadata say the rest:",
             "",
+            *(["```sh", serve, "```", ""] if about["reader"] else []),
             "```python",
             "from project.export.exported import open_exported",
             "",
-            f'probs = open_exported("{self.exported}").predict(images)  # (B, C, H, W)',
+            f"probs = open_exported({json.dumps(path)}).predict(images)  # (B, C, H, W)",
             "```",
             "",
         ]

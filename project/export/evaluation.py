@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-import lightning as L
 import numpy as np
 import yaml
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from project.confusion import Counts
 from project.export.samples import find_split
 from project.runs import LoadedRun
+from project.short_training import quiet_trainer
 
 Interval = tuple[float, float]
 
@@ -62,12 +62,12 @@ def evaluate(loaded: LoadedRun) -> Evaluation:
     The run's task stays as it is: a copy is evaluated, in the precision of the run.
     """
     config = yaml.safe_load(loaded.run.config.read_text())
-    trainer = L.Trainer(
-        devices=1,
-        precision=config["trainer"].get("precision"),
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
+    trainer = quiet_trainer(
+        {"precision": config["trainer"].get("precision")},
+        loaded.run.path,
+        callbacks=[],
+        accelerator="auto",
+        limit_val_batches=1.0,
         enable_progress_bar=sys.stderr.isatty(),
     )
     data, task = loaded.datamodule, copy.deepcopy(loaded.task)

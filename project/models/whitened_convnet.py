@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 PATCH = 2  # pixels
@@ -13,8 +13,9 @@ class Whitening(nn.Module):
     """Project every patch of an image onto the principal axes of patches, with unit variance.
 
     A convolution ``(B, C, H, W)`` to ``(B, 8 * C, H - 1, W - 1)``: every axis, and its negative,
-    which the ReLU of what follows would lose. Its weights come from the first batch in training and
-    stay. Axes of less variance than ``eps`` are noise, and are not blown up.
+    which the ReLU of what follows would lose. Its weights come from the first batch in training, of
+    several processes from that of the first, and stay. Axes of less variance than ``eps`` are
+    noise, and are not blown up.
 
     Args:
         in_channels: Colour channels of an image.
@@ -38,6 +39,8 @@ class Whitening(nn.Module):
         variances, axes = torch.linalg.eigh(patches.T @ patches / len(patches))
         scaled = (axes / (variances.clamp(min=0) + self.eps).sqrt()).T.view_as(self.weight[::2])
         self.weight.copy_(torch.cat([scaled, -scaled]))
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.broadcast(self.weight, src=0)  # no two networks in the first step
         self.is_set = True
 
     def forward(self, images: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 import io
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -45,7 +44,7 @@ class Found:
         operators: Name, calls and seconds in a step, dearest first.
         busy: Seconds in a step that a device computes; None where there is none.
         held: Bytes by module.
-        peak: Bytes at most, of the device or of the process.
+        peak: Bytes at most, of the device or of the process; 0 if unknown.
         trace: The file.
     """
 
@@ -247,6 +246,10 @@ def _of_a_step(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 def _resident() -> int:
-    """Return the most memory that this process has had, in bytes."""
+    """Return the most memory that this process has had, in bytes; 0 if it is not known."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

@@ -22,7 +22,7 @@ def show(found: Found) -> None:
         console.print(table)
         console.print()
     where = "device's memory" if found.busy is not None else "memory of the process"
-    console.print(f"Peak   {_size(found.peak)}, {where}")
+    console.print(f"Peak   {_size(found.peak) if found.peak else 'unknown'}, {where}")
     console.print(f"Trace  {found.trace}, for https://ui.perfetto.dev", markup=False)
     if cores.crowded():
         console.print(f"Others compute on these cores, too: see {cores.SHARED} in README.md")

@@ -120,6 +120,8 @@ class Service:
         return {**top[0], "top_k": top}
 
     def _top_k(self, request: web.Request) -> int:
+        if others := sorted(request.query.keys() - {"top_k"}):
+            raise Problem(400, f"/predict has no parameter {others[0][:40]!r}; it takes top_k")
         classes = len(self.pool.metadata["class_names"])
         text = request.query.get("top_k", str(min(5, classes)))
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= classes:

@@ -27,6 +27,13 @@ class Model(Protocol):
         """Map images ``(B, C, H, W)`` to probabilities ``(B, num_classes)``."""
 
 
+def _shown(run: Path) -> str:
+    """Name a run to whoever asks: not where it is on this machine."""
+    run = run.absolute()
+    inside = run.is_relative_to(Path.cwd())
+    return str(run.relative_to(Path.cwd()) if inside else Path(run.parent.name, run.name))
+
+
 class TrainedModel:
     """A run's checkpoint.
 
@@ -67,7 +74,7 @@ class TrainedModel:
             "class_names": [str(name) for name in names],
             "in_channels": getattr(self.data, "in_channels", None),
             "image_size": getattr(self.data, "image_size", None),
-            "run": str(loaded.run.path),
+            "run": _shown(loaded.run.path),
             "checkpoint": ckpt_path.name,
             **{key: loaded.run.record[key] for key in known if key in loaded.run.record},
         }

@@ -87,6 +87,7 @@ def serve(place: Place, setup: Setup, serving: Serving) -> None:
     logging.basicConfig(level=place.log_level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     asyncio.run(_Server(place, setup, serving).run())
+    print("Stopped", flush=True)
 
 
 class _Server:
@@ -105,12 +106,15 @@ class _Server:
             access_log=None,  # the middleware's has what is sent to whom
             handler_cancellation=True,  # nobody computes for a client that has gone
             shutdown_timeout=self.serving.timeout_s + 5,
-            keepalive_timeout=75,  # seconds; longer than the usual proxy's 60
+            # Seconds until a connection that says nothing or half a request is closed; longer
+            # than the usual proxy's 60.
+            keepalive_timeout=75,
         )
         await runner.setup()
         try:
             address = await self._listen(runner)
             self._take_signals()
+            print("Loading  the model", flush=True)
             keeping = asyncio.create_task(self.pool.run())
             try:
                 await self._until_told(keeping, address)

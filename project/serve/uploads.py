@@ -13,6 +13,7 @@ from aiohttp.http import HttpProcessingError, HttpVersion11
 
 from project.serve.problems import Problem
 
+_HOW = "curl sends a file with -F image=@FILE"
 _TYPES = "an image (image/*, application/octet-stream), multipart/form-data, application/json"
 # What RFC 9110 lets a 415 say; a star stands for every kind of image.
 _ACCEPTED = {
@@ -65,7 +66,7 @@ async def read_uploads(request: web.Request, limits: Limits) -> list[Upload]:
         raise limits.too_large()
     is_file = kind.startswith("image/") or kind == "application/octet-stream"
     if not is_file and kind not in ("multipart/form-data", "application/json"):
-        hint = " (curl: -H 'Content-Type: image/png')" if "urlencoded" in kind else ""
+        hint = f" ({_HOW})" if "urlencoded" in kind else ""
         raise Problem(415, f"{kind} is not understood{hint}; send {_TYPES}", _ACCEPTED)
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= HttpVersion11:  # RFC 9110, 10.1.1
@@ -77,7 +78,7 @@ async def read_uploads(request: web.Request, limits: Limits) -> list[Upload]:
         # Off the event loop: ten megabytes of JSON take some tenths of a second.
         found = [Upload(body)] if is_file else await asyncio.to_thread(_of_json, body)
     if not found or not any(upload.data for upload in found):
-        raise Problem(400, "the request has no image: it is empty")
+        raise Problem(400, f"the request has no image: it is empty; {_HOW}")
     if len(found) > limits.images:
         raise Problem(413, f"{len(found)} images, more than the {limits.images} allowed (--queue)")
     return found
@@ -105,11 +106,15 @@ async def _parts(request: web.Request, limits: Limits) -> list[Upload]:
                 if len(data) > left:
                     raise limits.too_large()
             left -= len(data)
+            if data and not part.filename and data[:200].decode(errors="replace").isprintable():
+                name = (part.name or "")[:40]
+                raise Problem(400, f"the form's field {name!r} is text, and no file; {_HOW}")
             found.append(Upload(bytes(data), part.filename or ""))
             if len(found) > limits.images:
                 break
     except (ValueError, AssertionError, HttpProcessingError) as error:  # for a form cut off
-        raise Problem(400, f"the form cannot be read: {error or type(error).__name__}") from None
+        reason = str(error) or type(error).__name__
+        raise Problem(400, f"the form cannot be read: {reason}; {_HOW}") from None
     return found
 
 

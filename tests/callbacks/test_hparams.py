@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
+from lightning.pytorch.callbacks import ModelCheckpoint
 from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.context import RequestContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
@@ -62,6 +63,7 @@ def tab(tmp_path):
             context, "", True, metadata, backend.hparams_from_data_provider(context, "", 0)
         )
         columns = [info.name.tag for info in experiment.metric_infos]
+        headings = [info.display_name for info in experiment.metric_infos]
         opened = [info.name for info in experiment.hparam_infos][:5]
         request = api_pb2.ListSessionGroupsRequest(
             slice_size=10,
@@ -73,6 +75,7 @@ def tab(tmp_path):
         settings = [set(row.hparams) for row in groups]
         return SimpleNamespace(
             columns=columns,
+            headings=headings,
             settings=settings,
             metrics=metrics,
             opened=opened,
@@ -113,7 +116,43 @@ def test_a_row_is_called_after_its_run_so_that_equal_configurations_keep_two(
     assert tab().rows == ["run"]
 
 
-def test_no_scalar_is_written_for_the_tab(make_trainer, make_module, data, read_events):
+@pytest.fixture
+def worse(make_module):
+    """A module whose validation says that it is best after the second epoch."""
+
+    class Worse(make_module):
+        def validation_step(self, batch, batch_idx):
+            self.log("val/loss", (3.0, 1.0, 2.0)[self.current_epoch])
+
+    return Worse
+
+
+@pytest.fixture
+def best(tmp_path):
+    return ModelCheckpoint(
+        str(tmp_path / "checkpoints"), monitor="val/loss", save_on_train_epoch_end=False
+    )
+
+
+def test_the_best_checkpoints_score_has_a_column_before_the_last_ones(
+    make_trainer, worse, data, best, tab
+):
+    options = {"enable_checkpointing": True, "num_sanity_val_steps": 0, "max_epochs": 3}
+    make_trainer(HParams(), best, **options).fit(worse(), data)
+    shown = tab()
+    assert shown.columns == ["val/loss_best", "val/loss", "val/acc", "test/loss", "test/acc"]
+    assert shown.headings == ["", "val/loss (last)", "val/acc (last)", "test/loss", "test/acc"]
+    assert shown.metrics == [{"val/loss_best": 1.0, "val/loss": 2.0}]
+
+
+def test_the_best_score_is_a_curve(make_trainer, worse, data, best, read_events):
+    options = {"enable_checkpointing": True, "num_sanity_val_steps": 0, "max_epochs": 3}
+    make_trainer(HParams(), best, **options).fit(worse(), data)
+    points = [(point.step, point.value) for point in read_events().Scalars("val/loss_best")]
+    assert points == [(3, 3.0), (7, 1.0), (11, 1.0)]  # at the steps of the validations
+
+
+def test_without_a_checkpoint_no_scalar_is_written(make_trainer, make_module, data, read_events):
     make_trainer(HParams()).fit(make_module(), data)
     assert set(read_events().Tags()["scalars"]) == {"train/loss", "val/loss", "val/acc", "epoch"}
 

@@ -12,8 +12,10 @@ import torch
 from PIL import Image
 
 from project.cli import main
+from project.export.card_limits import card_limits
 from project.export.evaluation import Evaluation, bootstrap, evaluate, wilson
 from project.export.model_card import write_model_card
+from project.export.seen import Seen
 from project.mistakes import UserError
 from project.models import ConvNet
 from project.runs import LoadedRun, Run, load_run
@@ -136,6 +138,16 @@ def test_the_task_stays_as_it_is(untrained: LoadedRun) -> None:
     assert {p.dtype for p in untrained.task.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
+def test_a_jobs_variables_do_not_make_the_evaluation_wait_for_other_processes(
+    untrained: LoadedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a shell of `sbatch --ntasks=2`; Lightning would want a process for each task.
+    for name, value in {"JOB_ID": "1", "JOB_NAME": "train", "NTASKS": "2", "PROCID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert evaluate(untrained).split == "test"
+
+
 @pytest.mark.parametrize(("right", "total"), [(357, 360), (36, 36), (0, 10), (5, 10), (1, 1)])
 def test_the_interval_of_accuracy_is_wilsons(right: int, total: int) -> None:
     low, high = wilson(right, total)
@@ -163,3 +175,26 @@ def test_a_score_that_is_no_share_of_the_images_has_no_interval() -> None:
     counts = np.array([[90, 10], [5, 5]])
     found = Evaluation("test", {"acc": 0.7, "f1": 0.8}, counts, None, "cpu")  # acc: mean of recalls
     assert found.intervals == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({(5, 9): 1, (1, 8): 1}, ""),
+        ({(5, 9): 4, (1, 8): 1}, "5 for 9 (4 of 36)"),
+        ({(5, 9): 4, (1, 8): 9}, "1 for 8 (9 of 36), 5 for 9 (4 of 36)"),
+        ({(5, 9): 4, (1, 8): 3, (2, 3): 3, (3, 2): 3}, "5 for 9 (4 of 36)"),
+        ({(5, 9): 4, (1, 8): 4, (2, 3): 4, (3, 2): 4}, ""),
+    ],
+)
+def test_pairs_of_classes_are_named_where_they_stand_out(
+    wrong: dict[tuple[int, int], int], said: str
+) -> None:
+    counts = np.zeros((10, 10), np.int64)
+    for (true, taken), many in wrong.items():
+        counts[true, taken] = many
+    counts += np.diag(36 - counts.sum(1))
+    seen = Seen("Data", "", {}, None, {"train": 360, "val": 0, "test": 360}, None)
+    lines = card_limits(Evaluation("test", {}, counts, None, "cpu"), seen, list("0123456789"), "")
+    found = [line for line in lines if line.startswith("Most often it takes")]
+    assert found == ([f"Most often it takes {said}."] if said else [])

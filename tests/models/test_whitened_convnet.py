@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -49,6 +52,39 @@ def test_a_checkpoint_keeps_the_weights():
     new.load_state_dict(old.state_dict())
     new(torch.randn(8, 1, 8, 8))
     assert torch.equal(new.whitening.weight, old.whitening.weight)
+
+
+RANK = """
+import sys
+import torch
+from torch import distributed
+from project.models.whitened_convnet import Whitening
+
+rank, file = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
+layer = Whitening(1)
+images = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(rank))
+torch.save((images, layer.weight.clone(), layer(images), layer.weight), f"{file}.{rank}")
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_all_processes_have_the_weights_of_the_first_from_the_first_step_on(tmp_path):
+    file = tmp_path / "store"
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(file)]) for rank in range(2)
+    ]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    (images, *_, weight), (others, before, outputs, other) = (
+        torch.load(f"{file}.{rank}", weights_only=True) for rank in range(2)
+    )
+    alone = Whitening(1)
+    alone(images)
+    assert torch.equal(weight, alone.weight)
+    assert torch.equal(other, weight)
+    assert not torch.equal(other, before)
+    assert torch.equal(outputs, F.conv2d(others, weight))
 
 
 def test_an_image_and_its_mirror_image_are_the_same_in_evaluation():

@@ -120,6 +120,12 @@ def test_a_wrong_top_k_is_refused(top_k: str) -> None:
     assert "from 1 to 2" in post(400, data=b"\xcc", path=f"/predict?top_k={top_k}")["detail"]
 
 
+def test_another_parameter_is_refused_with_the_one_there_is() -> None:
+    detail = post(400, data=b"\xcc", headers=BINARY, path="/predict?topk=1")["detail"]
+    assert "'topk'" in detail
+    assert "top_k" in detail
+
+
 def test_a_form_may_have_several_files() -> None:
     answer = post(200, data=form(b"\xff", b"\x00"))
     found = [(one["name"], one["class"]) for one in answer["predictions"]]
@@ -170,8 +176,22 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 
 
 def test_an_empty_body_is_refused() -> None:
-    post(400, data=b"", headers=BINARY)
-    post(400, data=form(b""))
+    for data in ({"data": b"", "headers": BINARY}, {"data": form(b"")}):
+        assert "-F image=@FILE" in post(400, **data)["detail"]
+
+
+def test_a_form_with_a_name_instead_of_a_file_is_told_how_to_send_one() -> None:
+    data = FormData({"photo": "größe.png"}, default_to_multipart=True)
+    detail = post(400, data=data)["detail"]
+    assert "'photo' is text" in detail
+    assert "-F image=@FILE" in detail
+
+
+def test_a_file_in_a_form_needs_no_name() -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="i"\r\n\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    answer = post(200, data=head + b"\x89PNG\r\n\r\n--x--\r\n", headers=kind)
+    assert answer["files"] == [b"\x89PNG\r\n"]
 
 
 @pytest.mark.parametrize("body", [b"", b"--x", b"--x\r\n\r\n", b"--x\r\nContent-Dis"])
@@ -180,7 +200,8 @@ def test_a_form_that_is_cut_off_is_refused(body: bytes) -> None:
 
 
 def test_a_form_without_a_boundary_is_refused() -> None:
-    post(400, data=b"x", headers={"Content-Type": "multipart/form-data"})
+    answer = post(400, data=b"x", headers={"Content-Type": "multipart/form-data"})
+    assert "-F image=@FILE" in answer["detail"]
 
 
 def test_a_bad_image_is_named() -> None:

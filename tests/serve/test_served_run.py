@@ -66,6 +66,16 @@ def test_a_predict_step_of_the_users_own_is_what_is_served(
     assert probs.argmax(1).tolist() == [3, 4]
 
 
+def test_a_run_is_named_without_saying_where_it_is_on_this_machine(
+    digits_server: Server, digits_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = f"{digits_run.experiment}/{digits_run.path.name}"
+    assert digits_server.ask("/info").json["model"]["run"] == named
+    monkeypatch.chdir(digits_run.path.parents[2])
+    model = TrainedModel(digits_run.path, digits_run.checkpoint("best"), "cpu")
+    assert model.metadata["run"] == f"{digits_run.path.parents[1].name}/{named}"
+
+
 def test_an_exported_file_answers_as_its_run_does(
     digits_server: Server, digits_run: Run, tmp_path: Path
 ) -> None:

@@ -62,6 +62,8 @@ def test_a_signal_ends_it_when_all_that_was_asked_is_answered(
         server.ask("/health")
     assert gone(replicas)
     assert server.log()  # every line is JSON
+    assert server.out.startswith("Loading  the model\nModel ")
+    assert server.out.endswith("\nStop     Ctrl-C\nStopped\n")
 
 
 def test_a_signal_in_the_midst_of_a_crowd_loses_no_request(stub_server: Start) -> None:
@@ -221,6 +223,7 @@ def test_a_signal_while_the_model_is_loaded_ends_it(stub_server: Start) -> None:
     replicas = server.replicas()
     assert server.end(signal.SIGINT) == 0
     assert gone(replicas)
+    assert server.out == "Loading  the model\nStopped\n"
 
 
 def test_a_model_that_fails_is_answered_with_500_and_logged(stub_server: Start) -> None:
