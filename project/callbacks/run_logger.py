@@ -19,15 +19,14 @@ CHARTS = {
         "learning rate": ["Multiline", ["^lr-"]],
     }
 }
-_HIDDEN = "epoch"  # from TensorBoard's pages, where it would come first; files and scripts have it
 
 
 class TensorBoard(TensorBoardLogger):
     """TensorBoard's event file, straight in ``save_dir``.
 
     Lightning's own logger also leaves an ``hparams.yaml`` there, empty unless a module logs its
-    hyperparameters, and a scalar ``hp_metric`` of -1; it writes ``epoch`` up to three times a step
-    and for all to see, and after a resume it writes steps again that are already there.
+    hyperparameters, and a scalar ``hp_metric`` of -1; it writes ``epoch`` up to three times a step,
+    and after a resume it writes steps again that are already there.
 
     Args:
         save_dir: The run's folder.
@@ -94,20 +93,7 @@ class TensorBoard(TensorBoardLogger):
                 new[name] = value
             elif (name, step) not in self._kept and self._newest.get(name) != (step, float(value)):
                 new[name], self._newest[name] = value, (step, float(value))
-        if _HIDDEN in new:
-            self._hide(_HIDDEN, new.pop(_HIDDEN), step)
         super().log_metrics(new, step)
-
-    def _hide(self, name: str, value: float, step: int | None) -> None:
-        """Write a scalar that says it is of another kind, of which TensorBoard has no page."""
-        from tensorboard.compat.proto import summary_pb2 as proto  # type: ignore[import-untyped]
-
-        plugin = proto.SummaryMetadata.PluginData(plugin_name="hidden")
-        metadata = proto.SummaryMetadata(
-            plugin_data=plugin, data_class=proto.DATA_CLASS_BLOB_SEQUENCE
-        )
-        point = proto.Summary.Value(tag=name, simple_value=float(value), metadata=metadata)
-        self.experiment._get_file_writer().add_summary(proto.Summary(value=[point]), step)
 
     def written(self) -> dict[str, Any]:
         """Say what a checkpoint saved now has to know to go on here, all of it on the disk."""
@@ -125,7 +111,7 @@ class TensorBoard(TensorBoardLogger):
             step: The first that comes again.
             written: What the checkpoint knows.
         """
-        from tensorboard.compat.proto import event_pb2
+        from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
 
         self._newest |= {name: (at, value) for name, (at, value) in written["newest"].items()}
         again: list[Any] = []

@@ -1,44 +1,9 @@
 import re
-import subprocess
-import sys
 import time
 
-import pytest
-from tensorboard.data.server_ingester import NoDataServerError, get_server_binary
 from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 
 from project.callbacks import TensorBoard
-
-SHOW = """
-import sys
-from tensorboard.context import RequestContext
-from tensorboard.data.server_ingester import SubprocessServerDataIngester, get_server_binary
-from tensorboard.util.grpc_util import ChannelCredsType
-
-server = SubprocessServerDataIngester(
-    get_server_binary(), sys.argv[1], reload_interval=0, channel_creds_type=ChannelCredsType.LOCAL
-)
-server.start()
-provider = server.data_provider
-runs = provider.list_scalars(RequestContext(), experiment_id="", plugin_name="scalars")
-print(*(tag for tags in runs.values() for tag in tags))
-"""
-
-
-@pytest.fixture
-def shown(tmp_path):
-    """The scalars on TensorBoard's pages, from the program that reads the files for it."""
-    try:
-        get_server_binary()
-    except NoDataServerError:
-        pytest.skip("TensorBoard reads files in Python here, and so shows all of them")
-
-    def read():
-        line = [sys.executable, "-c", SHOW, str(tmp_path)]
-        done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
-        return set(done.stdout.split())
-
-    return read
 
 
 def test_nothing_but_the_event_file_is_left_in_the_folder(
@@ -80,15 +45,6 @@ def test_files_of_one_process_sort_in_the_order_they_were_written(tmp_path):
         first, second = sorted((tmp_path / logger.save_dir).iterdir())
         assert b"fit" in first.read_bytes()
         assert b"test" in second.read_bytes()
-
-
-def test_epoch_is_in_the_file_but_does_not_come_first_on_tensorboards_pages(
-    make_trainer, make_module, data, tmp_path, read_events, shown
-):
-    make_trainer(logger=TensorBoard(str(tmp_path))).fit(make_module(), data)
-    points = [(point.step, point.value) for point in read_events().Scalars("epoch")]
-    assert points == [(3, 0.0), (7, 1.0)]
-    assert shown() == {"train/loss", "val/loss", "val/acc"}
 
 
 def test_a_page_shows_losses_together_validation_scores_and_learning_rates(tmp_path, read_events):
