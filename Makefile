@@ -44,6 +44,7 @@ bench: $(READY) ## Measure speed, start-up and memory: tables of ratios, many mi
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/precision.py --compile
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/start_up.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/memory.py --data_dir data
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/image_files.py
 
 check: $(READY) ## Lint, formatting and types: ruff and mypy --strict
 	$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """What arguments a class takes, read from its source: importing it may take seconds."""
 
 import ast
+import warnings
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,8 @@ def arguments(path: str) -> tuple[str, ...] | None:
     if found is None:
         return None
     module, node = found
-    if node.decorator_list or any(isinstance(part, ast.If | ast.Try) for part in node.body):
+    others = (part for part in node.body if not isinstance(part, ast.FunctionDef))
+    if node.decorator_list or any(_names_it(part, "__init__", "__new__") for part in others):
         return None
     methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
     init = methods.get("__init__")
@@ -100,9 +102,19 @@ def _meaning(module: str, file: Path, name: str) -> ast.ClassDef | str | None:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     found = f"{origin}.{alias.name}".lstrip(".")
-        elif isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
-            found = None
+                elif alias.name == "*":
+                    found = None
+        elif _names_it(node, name) and not ast.unparse(node).startswith(f"{name}.__doc__ = "):
+            found = None  # it may have been changed, or stand for something else
     return found
+
+
+def _names_it(node: ast.stmt, *names: str) -> bool:
+    """Whether a statement has one of these names; of a definition only its own counts."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return node.name in names
+    parts = (part for part in ast.walk(node) if not isinstance(part, ast.Constant))
+    return any(value in names for part in parts for _, value in ast.iter_fields(part))
 
 
 def _origin(node: ast.ImportFrom | ast.Import, module: str, file: Path) -> str:
@@ -136,6 +148,7 @@ def _file(module: str) -> Path | None:
 @lru_cache(256)
 def _parse(file: Path, changed: int) -> list[ast.stmt]:
     try:
-        return ast.parse(file.read_bytes()).body
-    except (SyntaxError, ValueError):  # Python itself says what is wrong with it
+        with warnings.catch_warnings(action="ignore"):  # as of an import that has been compiled
+            return ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):  # Python itself says what is wrong with it
         return []

@@ -75,11 +75,11 @@ def _places(args: Sequence[str]) -> dict[str, list[str]]:
         else:
             pairs.append((name, value))
     places = {_plain(name) for name, _ in pairs if name.endswith(".class_path")}
+    pairs = [(_plain(name), value) for name, value in pairs if value not in ("null", "None")]
+    places |= {key for key, value in pairs if _PLACES.fullmatch(key) and _CLASS.fullmatch(value)}
     found: dict[str, list[str]] = {}
-    for name, value in pairs:
-        key = _plain(name)
-        is_place = key in places or (_PLACES.fullmatch(key) and _CLASS.fullmatch(value))
-        if is_place and value not in ("null", "None"):
+    for key, value in pairs:
+        if key in places:  # also a short name or a file, which only the parser understands
             found.setdefault(key, []).append(value)
     return found
 

@@ -62,6 +62,8 @@ def net(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("from bases_r7 import Base\nclass Net(Base):\n    pass", ("width", "depth", "bias")),
         ("import bases_r7 as b\nclass Net(b.Base):\n    pass", ("width", "depth", "bias")),
         ("from bases_r7 import Base as Net", ("width", "depth", "bias")),
+        ("from bases_r7 import *\nclass Net:\n    pass\nNet.__doc__ = 'x'", ()),
+        (r"class Net:\n    '\w'\n    x = 1".replace(r"\n", "\n"), ()),
         (
             "from bases_r7 import Base\nclass Net(Base):\n    def __init__(self, own, **kwargs):\n"
             "        super().__init__(width=own, **kwargs)",
@@ -94,7 +96,18 @@ def test_a_class_is_followed_through_imports_and_bases(
         "        kwargs.pop('x')\n        super().__init__(**kwargs)",
         "from bases_r7 import Base\nclass Net(Base):\n    def __init__(self, **kwargs):\n"
         "        super().__init__(3, **kwargs)",
+        "class Net:\n    __init__ = initialise",
+        "class Net:\n    def __init__(self, a): ...\n    __init__ = initialise",
+        "class Net:\n    with x:\n        def __init__(self, a): ...",
         "class Net:\n    pass\nNet = decorate(Net)",
+        "class Net:\n    pass\nNet: type = decorate(Net)",
+        "class Net:\n    pass\nNet, x = y",
+        "class Net:\n    pass\nNet.__init__ = initialise",
+        "class Net:\n    pass\ndecorate(Net)",
+        "class Net:\n    pass\nif x:\n    class Net:\n        def __init__(self, a): ...",
+        "class Net:\n    pass\ntry:\n    from fast import Net\nexcept ImportError:\n    pass",
+        "class Net:\n    pass\nfrom fast import *",
+        "class Net:\n    pass\ndef Net(width): ...",
         "from net_r7 import Net",
         "class Net(:",
         "\x00",

@@ -96,6 +96,16 @@ def test_a_class_that_a_file_names_in_any_way_is_known(text: str) -> None:
     read_request("fit", ["--config", "net.yaml", "--model.net.hidden_dims", "[8]"])
 
 
+@pytest.mark.parametrize(
+    "value", ["MNISTDataModule", "sub/data.yaml", "{class_path: project.data.MNISTDataModule}"]
+)
+def test_a_class_that_replaces_the_files_in_any_way_is_left_to_the_parser(value: str) -> None:
+    Path("plain.yaml").write_text("data: project.data.DigitsDataModule\n")
+    Path("sub").mkdir()
+    Path("sub/data.yaml").write_text("class_path: project.data.MNISTDataModule\n")
+    read_request("fit", ["--config", "plain.yaml", "--data", value, "--data.data_dir", "x"])
+
+
 def test_settings_of_a_network_of_the_users(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(workdir)
     Path("net_r8.py").write_text("class Net:\n    def __init__(self, width: int = 3): ...\n")

@@ -15,7 +15,6 @@ from torch import Tensor
 from project.data.found_images import FoundImages
 from project.data.reading.file_dataset import FileDataset, UnreadableFile
 from project.data.reading.image_file import BadImage
-from project.data.reading.reader import read_pixels
 from project.data.reading.shard_reader import Names, ShardReader, read_index, read_table
 from project.data.split import split_by_content
 from project.mistakes import UserError
@@ -51,12 +50,11 @@ class ShardDataset(FileDataset):
         self._contents = dict(zip(samples, found, strict=True))
         return super().__getitems__(indices)
 
-    def _read(self, index: int) -> Tensor:
-        content = self._contents.pop(index, None) or self.reader.read([int(self.rows[index])])[0]
-        try:
-            return read_pixels(content, self.in_channels, self.max_pixels, self._needed())
-        except BadImage as error:
-            raise UnreadableFile(f"{self.reader.root}, {self.file(index)}: {error}.") from None
+    def _bytes(self, index: int) -> bytes:
+        return self._contents.pop(index, None) or self.reader.read([int(self.rows[index])])[0]
+
+    def _unreadable(self, index: int, error: BadImage) -> UnreadableFile:
+        return UnreadableFile(f"{self.reader.root}, {self.file(index)}: {error}.")
 
 
 class ShardsDataModule(FoundImages):

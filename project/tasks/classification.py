@@ -53,8 +53,7 @@ class ClassificationTask(L.LightningModule):
             apart; null finds the last layer with ``num_classes`` outputs.
         checkpoint_activations: Compute every block of the network a second time for its gradients
             instead of keeping its activations: less memory, a third more time, the same numbers.
-        compile: Compile the network for training: minutes at the start, faster steps on a GPU, slower
-            ones on the CPUs tried.
+        compile: Compile the network: minutes at the start, faster steps on a GPU, slower on a CPU.
         channels_last: Keep images and convolutions as ``(B, H, W, C)`` in memory: faster
             convolutions in half precision.
 

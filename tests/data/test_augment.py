@@ -174,6 +174,17 @@ def test_flip_mirrors_half_of_the_images():
     assert abs(int(mirrored.sum()) - 2000) < 160
 
 
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_large_images_are_mirrored_as_small_ones(axis: int):
+    large = torch.randint(256, (40, 3, 120, 110), dtype=torch.uint8)
+    keys = sample_keys(0, 0, torch.arange(40))
+    whole = random_flip(large, keys, vertical=axis == -2)
+    corner = random_flip(large[..., :8, :8], keys, vertical=axis == -2)
+    small = torch.where((corner == large[..., :8, :8]).flatten(1).all(1)[:, None, None, None], 0, 1)
+    assert 0 < small.sum() < 40
+    assert torch.equal(whole, torch.where(small == 1, large.flip(axis), large))
+
+
 def test_shift_and_flip_of_an_image_are_independent():
     images = pictures(channels=1)
     keys = sample_keys(0, 0, INDEX)

@@ -202,6 +202,16 @@ def test_random_crops_have_the_boxes_of_the_files(tmp_path: Path):
     assert not torch.equal(first, second)
 
 
+def test_boxes_are_drawn_in_the_size_of_the_file_even_if_it_is_decoded_smaller(tmp_path: Path):
+    for number in range(8):
+        path = tmp_path / "data" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(number, (101, 75)).save(path)
+    cached = make(tmp_path / "data", image_size=8, random_resized_crop=(0.3, 1.0))
+    sizes = cached.train_set.store.rows[["height", "width"]].tolist()
+    assert set(sizes) == {(75, 101)}
+
+
 @pytest.mark.slow
 def test_only_training_images_are_kept_whole(folder: Path):
     make(folder, random_resized_crop=(0.3, 1.0))

@@ -19,7 +19,7 @@ from project.data import ImageFolderDataModule
 from project.data.hashing import scramble
 from project.data.images import ImageDataset
 from project.data.reading.file_dataset import FileDataset, centre
-from project.data.reading.image_file import square
+from project.data.reading.reader import middle
 from project.data.split import split_by_content
 from project.mistakes import UserError
 from project.runs import find_run, load_run
@@ -183,8 +183,8 @@ def test_what_is_served_is_cut_like_a_file():
     image = picture(0, (40, 30)).resize((400, 300), Image.Resampling.BICUBIC)
     tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     served = centre(tensor, 64, 0.9)[0].int()
-    # Pillow rounds after each of the two axes and works with fixed-point weights.
-    assert (served - torch.from_numpy(square(image, 64, 0.9)).int()).abs().max() <= 2
+    # `middle` rounds after each of the two axes and works with fixed-point weights.
+    assert (served - middle(tensor[0], 64, 0.9).int()).abs().max() <= 2
 
 
 def test_a_file_damaged_later_is_named_also_by_a_worker(folder: Path):

@@ -24,7 +24,7 @@ from make_bad_files import (
     write_zoo,
 )
 
-from project.data.reading.image_file import BadImage, read_header, read_image, square
+from project.data.reading.image_file import BadImage, read_header, read_image
 
 GOOD, BAD = good_files(), bad_files()
 
@@ -172,8 +172,8 @@ def test_a_header_is_read_without_decoding(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_jpeg_is_decoded_smaller_but_not_too_small() -> None:
     data = encode(photo(height=320, width=480), "JPEG", exif=exif(6))
-    assert read_image(data, at_least=40).size == (80, 120)
-    assert read_image(data, at_least=41).size == (160, 240)
+    assert read_image(data, at_least=60).size == (80, 120)
+    assert read_image(data, at_least=61).size == (160, 240)
     assert read_image(data, at_least=300).size == (320, 480)
 
 
@@ -196,41 +196,6 @@ def test_a_forbidden_file_is_a_bad_image(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("builtins.open", refuse)  # a mode of 0 does not stop root
     with pytest.raises(BadImage, match="permission denied"):
         read_image("mine.png")
-
-
-def test_a_square_has_its_size_and_its_channels() -> None:
-    assert square(read_image(GOOD["plain.jpg"]), 16).shape == (3, 16, 16)
-    assert square(read_image(GOOD["plain.jpg"], 1), 16).shape == (1, 16, 16)
-    assert square(read_image(GOOD["one_pixel.png"]), 16).shape == (3, 16, 16)
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.875, 0.5])
-@pytest.mark.parametrize("shape", [(24, 36), (61, 40), (300, 17), (33, 33)])
-def test_a_square_is_what_resizing_and_then_cropping_gives(
-    shape: tuple[int, int], fraction: float
-) -> None:
-    image = Image.fromarray(photo(height=shape[0], width=shape[1]))
-    shorter = round(20 / fraction)
-    width, height = (side * shorter // min(image.size) for side in image.size)
-    left, top = round((width - 20) / 2), round((height - 20) / 2)
-    whole = image.resize((width, height), Image.Resampling.BILINEAR)
-    expected = np.asarray(whole.crop((left, top, left + 20, top + 20)))
-    found = square(image, 20, fraction).transpose(1, 2, 0)
-    # One step, where a sum of weighted pixels is rounded.
-    assert np.abs(found.astype(int) - expected).max() <= 1
-
-
-def test_an_edge_that_is_rounded_stays_within_the_image() -> None:
-    assert square(Image.new("L", (29, 29)), 224).shape == (1, 224, 224)  # 224 * (29 / 224) > 29
-
-
-def test_an_image_of_the_size_stays_as_it_is() -> None:
-    pixels = photo(height=20, width=20)
-    assert np.array_equal(square(Image.fromarray(pixels), 20, 0.875).transpose(1, 2, 0), pixels)
-
-
-def test_a_very_long_image_takes_no_more_room_than_its_square() -> None:
-    assert square(Image.new("L", (200_000, 1)), 224).shape == (1, 224, 224)  # else 10 GB
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))

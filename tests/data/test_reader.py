@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).parent))
+from make_bad_files import bad_files, encode, exif, photo
+
 from project.data import DigitsDataModule, ImageFolderDataModule
+from project.data.augment.crop import Box
 from project.data.reading import reader
 from project.data.reading.image_file import BadImage
 from project.data.reading.reader import ImageReader
@@ -126,7 +131,7 @@ def test_jpeg_by_torchvision_has_the_pixels_of_pillow(how, monkeypatch):
     Image.fromarray(noise).resize((101, 83)).save(file, "JPEG", **how)
     expected = np.asarray(Image.open(file))
     monkeypatch.setattr(reader, "upright", None)  # Pillow decodes nothing
-    pixels = reader.read_pixels(file.getvalue(), 3, 10_000, at_least=None)
+    pixels = reader.read_middle(file.getvalue(), 3, 10_000, None)
     assert np.array_equal(pixels.permute(1, 2, 0), expected)
 
 
@@ -134,4 +139,122 @@ def test_jpeg_that_torchvision_refuses_gets_pillows_reason():
     file = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(file, "JPEG")
     with pytest.raises(BadImage, match="cut off"):
-        reader.read_pixels(file.getvalue()[:-50], 3, 10_000, at_least=None)
+        reader.read_middle(file.getvalue()[:-50], 3, 10_000, None)
+
+
+def scene(width: int = 400, height: int = 300) -> Image.Image:
+    """Large shapes and fine grain, as in photographs."""
+    random, whole = np.random.default_rng(0), np.zeros((height, width, 3))
+    for cells, share in ((3, 0.6), (12, 0.25), (100, 0.15)):
+        layer = Image.fromarray(random.integers(0, 256, (cells, cells, 3), np.uint8))
+        whole += share * np.asarray(layer.resize((width, height), Image.Resampling.BICUBIC))
+    return Image.fromarray(whole.astype(np.uint8))
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Mean difference in steps of 255."""
+    return (one.int() - other.int()).abs().float().mean().item()
+
+
+def decoded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[int, int]]:
+    """Heights and widths of what is given to a function of the reader from here on."""
+    noted, function = [], getattr(reader, name)
+
+    def noting(pixels: torch.Tensor, *how) -> torch.Tensor:
+        noted.append(tuple(pixels.shape[1:]))
+        return function(pixels, *how)
+
+    monkeypatch.setattr(reader, name, noting)
+    return noted
+
+
+# With 301 and 299 rows, no half, quarter or eighth is whole.
+@pytest.mark.parametrize("height", [304, 301, 299])
+@pytest.mark.parametrize(
+    ("size", "scale"), [(27, 8), (30, 4), (60, 2), (110, 2), (115, 1)]
+)
+def test_a_jpeg_that_is_decoded_smaller_looks_as_the_whole_one(
+    size: int, scale: int, height: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encode(scene(403, height), "JPEG", quality=90)
+    whole = reader.middle(reader.read_middle(data, 3, 10**6, None), size)
+    sizes = decoded(monkeypatch, "middle")
+    smaller = ImageReader(3, size)(data)
+    assert sizes == [(-(-height // scale), -(-403 // scale))]
+    assert apart(smaller, whole) < 1.5
+
+
+@pytest.mark.parametrize(("size", "scale"), [(30, 4), (60, 2), (120, 1)])
+@pytest.mark.parametrize("turn", [1, 6, 8])
+def test_a_part_of_a_jpeg_is_decoded_as_small_as_it_may_be(
+    size: int, scale: int, turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encode(scene(), "JPEG", quality=90, exif=exif(turn))
+    whole = reader.read_middle(data, 3, 10**6, None)
+    sides = (300, 400) if turn == 1 else (400, 300)
+    box = Box(sides[0] // 5, sides[1] // 3, 200, 180)
+    expected = reader.cut(whole, box, sides, size, sides)
+    sizes = decoded(monkeypatch, "cut")
+    told = []
+    part = reader.read_crop(data, 3, 10**6, size, lambda *said: (told.append(said), box)[1])
+    assert set(told) == {sides}
+    # Of 180 pixels, a third more than `size` is kept.
+    assert sizes == [tuple(side // scale for side in sides)]
+    assert apart(part, expected) < 3
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
+def test_a_part_of_another_file_is_one_of_the_upright_image(kind: str) -> None:
+    lossless = {"lossless": True} if kind == "WEBP" else {}
+    data = encode(scene(40, 30), kind, exif=exif(6), **lossless)
+    part = reader.read_crop(data, 3, 10**6, 8, lambda height, width: Box(9, 1, 8, 8))
+    assert torch.equal(part, reader.read_middle(data, 3, 10**6, None)[:, 9:17, 1:9])
+    assert reader.read_middle(data, 3, 10**6, None).shape == (3, 40, 30)
+
+
+@pytest.mark.parametrize("name", bad_files())
+def test_no_bad_file_slips_in_by_a_part_of_it(name: str) -> None:
+    data, reason = bad_files()[name]
+    with pytest.raises(BadImage, match=reason):
+        reader.read_crop(data, 3, 10**6, 8, lambda height, width: Box(0, 0, height, width))
+
+
+@pytest.mark.parametrize("sides", [(50, 70), (300, 70), (50, 400), (450, 600), (450, 70)])
+def test_resizing_is_pillows_up_to_rounded_steps(sides: tuple[int, int]) -> None:
+    pixels = torch.from_numpy(np.array(scene())).permute(2, 0, 1)
+    found = reader.resized(pixels, *sides).permute(1, 2, 0).numpy().astype(int)
+    wanted = np.asarray(scene().resize(sides[::-1], Image.Resampling.BILINEAR))
+    assert np.abs(found - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.875, 0.5])
+@pytest.mark.parametrize("shape", [(24, 36), (61, 40), (300, 17), (33, 33)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_middle_is_what_resizing_and_then_cropping_gives(
+    shape: tuple[int, int], fraction: float, channels: int
+) -> None:
+    image = Image.fromarray(photo(height=shape[0], width=shape[1], channels=channels))
+    shorter = round(20 / fraction)
+    width, height = (side * shorter // min(image.size) for side in image.size)
+    left, top = round((width - 20) / 2), round((height - 20) / 2)
+    whole = image.resize((width, height), Image.Resampling.BILINEAR)
+    expected = np.asarray(whole.crop((left, top, left + 20, top + 20))).reshape(20, 20, -1)
+    pixels = torch.from_numpy(np.array(image).reshape(*shape, -1)).permute(2, 0, 1)
+    found = reader.middle(pixels, 20, fraction).permute(1, 2, 0).numpy()
+    # One step, where a sum of weighted pixels is rounded.
+    assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+def test_a_very_long_image_takes_no_more_room_than_its_middle() -> None:
+    long = torch.zeros(1, 1, 200_000, dtype=torch.uint8)
+    assert reader.middle(long, 224).shape == (1, 224, 224)  # else 10 GB
+
+
+def test_an_edge_that_is_rounded_stays_within_the_image() -> None:
+    square = torch.zeros(1, 29, 29, dtype=torch.uint8)
+    assert reader.middle(square, 224).shape == (1, 224, 224)  # 224 * (29 / 224) > 29
+
+
+def test_an_image_of_the_size_stays_as_it_is() -> None:
+    pixels = torch.from_numpy(photo(height=20, width=20)).permute(2, 0, 1)
+    assert torch.equal(reader.middle(pixels, 20, 0.875), pixels)

@@ -1,6 +1,7 @@
 """Images that stay in their files until they are needed: what is read, and how it is cut."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from project.data.hashing import run_seed
 from project.data.loading import Split
 from project.data.padding import pad
 from project.data.reading.image_file import MAX_PIXELS, BadImage, read_bytes
-from project.data.reading.reader import middle, read_pixels, resized
+from project.data.reading.reader import read_crop, read_middle, stacked
 from project.mistakes import UserError
 
 
@@ -91,13 +92,13 @@ class FileDataset(Split):
         """
         pairs = indices if self.wants_epoch else [(0, index) for index in indices]
         index = torch.tensor([at for _, at in pairs])
-        images = [self._image(max(at, 0), epoch) for epoch, at in pairs]
+        images = (self._image(max(at, 0), epoch) for epoch, at in pairs)
         rows = self.rows[index.clamp(min=0)]
         labels = self.labels[rows].long().where(index >= 0, -100)
         if self.size is None:
-            padded, mask = pad(images)
+            padded, mask = pad(list(images))
             return padded, labels, index, mask
-        return torch.stack(images), labels, index
+        return stacked(images, len(pairs)), labels, index
 
     def file(self, index: int) -> Path:
         """Return where the file of a sample is."""
@@ -105,44 +106,34 @@ class FileDataset(Split):
 
     def _image(self, index: int, epoch: int) -> Tensor:
         """Return a sample's image, uint8 ``(C, H, W)``."""
-        pixels = self._cut(self._read(index), index, epoch)
+        area, size = self.crop_area, self.size
+        if area is not None and size is not None:
+            key = sample_keys(run_seed(), epoch, index)
+            box = partial(random_resized_box, key, scale=area)
+            return self._decoded(index, read_crop, size, box)
+        pixels = self._decoded(index, read_middle, size, self.crop_fraction)
         if self.change is not None:
             pixels = self.change(pixels[None], torch.tensor([index]), epoch)[0]
         return pixels
 
-    def _read(self, index: int) -> Tensor:
-        path = self.file(index)
+    def _decoded(self, index: int, read: Callable[..., Tensor], *how: object) -> Tensor:
         try:
-            data = self._bytes(index)
-            return read_pixels(data, self.in_channels, self.max_pixels, self._needed())
+            return read(self._bytes(index), self.in_channels, self.max_pixels, *how)
         except BadImage as error:
-            raise UnreadableFile(
-                f"{path}: {error}.\nIt was whole when it was checked. Restore it or delete it; a "
-                "run goes on with lightning fit --resume last"
-            ) from None
+            raise self._unreadable(index, error) from None
+
+    def _unreadable(self, index: int, error: BadImage) -> UnreadableFile:
+        return UnreadableFile(
+            f"{self.file(index)}: {error}.\nIt was whole when it was checked. Restore it or delete "
+            "it; a run goes on with lightning fit --resume last"
+        )
 
     def _bytes(self, index: int) -> bytes:
         return read_bytes(self.file(index))
 
-    def _needed(self) -> int | None:
-        """The shorter side below which an image must not be decoded."""
-        if self.size is None:
-            return None
-        least = self.crop_fraction if self.crop_area is None else min(self.crop_area) ** 0.5
-        return round(self.size / least)
-
-    def _cut(self, pixels: Tensor, index: int, epoch: int) -> Tensor:
-        if self.size is None or self.crop_area is None:
-            return middle(pixels, self.size, self.crop_fraction)
-        key = int(sample_keys(run_seed(), epoch, torch.tensor([index])))
-        whole = pixels.shape[1], pixels.shape[2]
-        top, left, height, width = random_resized_box(key, *whole, self.crop_area)
-        cut = pixels[:, top : top + height, left : left + width]
-        return resized(cut, self.size, self.size).contiguous()
-
 
 def centre(images: Tensor, size: int, crop_fraction: float) -> Tensor:
-    """Cut a batch of images to squares, as ``square`` does with one of Pillow's.
+    """Cut a batch of images to squares, as ``middle`` does with one.
 
     Args:
         images: uint8 ``(B, C, H, W)``.

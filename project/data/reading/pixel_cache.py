@@ -14,10 +14,9 @@ import PIL
 import torch
 from PIL import features
 from torch import Tensor
-from torch.nn import functional as F
 
 from project.data.augment.basic import sample_keys
-from project.data.augment.crop import random_resized_box
+from project.data.augment.crop import Box, random_resized_box
 from project.data.hashing import run_seed
 from project.data.loading import Split
 from project.data.reading.alone import bar, lock
@@ -26,7 +25,7 @@ from project.data.reading.file_dataset import FileDataset
 from project.data.reading.image_file import BadImage
 from project.data.reading.index import content_hash
 from project.data.reading.pixel_store import ROW, Store
-from project.data.reading.reader import middle, resized
+from project.data.reading.reader import cut, read_crop, read_middle, stacked
 from project.data.reading.sources import Source, note
 from project.mistakes import UserError
 
@@ -128,8 +127,8 @@ class CachedCrops(CachedImages):
     def __getitems__(self, indices: list[Any]) -> Any:  # noqa: ANN401
         """Return the batch of ``(epoch, index)`` pairs; see :class:`CachedImages`."""
         index = torch.tensor([at for _, at in indices])
-        images = [self._crop(max(at, 0), epoch) for epoch, at in indices]
-        return torch.stack(images), self._labels(index), index
+        images = (self._crop(max(at, 0), epoch) for epoch, at in indices)
+        return stacked(images, len(indices)), self._labels(index), index
 
     def _crop(self, index: int, epoch: int) -> Tensor:
         """Cut a random box out of an image, uint8 ``(C, size, size)``."""
@@ -137,15 +136,9 @@ class CachedCrops(CachedImages):
         _, rows, columns = self.store.rows[place].tolist()
         assert area is not None
         assert size is not None
-        key = int(sample_keys(run_seed(), epoch, torch.tensor([index])))
-        box = random_resized_box(key, rows, columns, area)
-        side = self.store.shape[1]
-        top, left = box.top * side // rows, box.left * side // columns
-        bottom = -(-(box.top + box.height) * side // rows)
-        right = -(-(box.left + box.width) * side // columns)
-        cut = self.store.images[place, top:bottom, left:right].permute(2, 0, 1)[None]
-        cut = cut.contiguous(memory_format=torch.channels_last)
-        return F.interpolate(cut, (size, size), mode="bilinear", antialias=True)[0]
+        box = random_resized_box(sample_keys(run_seed(), epoch, index), rows, columns, area)
+        image = self.store.images[place].permute(2, 0, 1)
+        return cut(image, box, (rows, columns), size, (image.shape[1], image.shape[2]))
 
 
 class _Fresh(FileDataset):
@@ -167,20 +160,25 @@ class _Fresh(FileDataset):
 
     def __getitems__(self, indices: list[int]) -> Any:  # noqa: ANN401
         """Return images as they are in the cache, and their heights and widths ``(B, 2)``."""
-        images = [self._read(index) for index in indices]
-        pixels = [self._squeeze(image) for image in images]
-        return torch.stack(pixels), torch.tensor([image.shape[1:] for image in images])
+        made = [self._make(index) for index in indices]
+        return torch.stack([pixels for pixels, _ in made]), torch.tensor([size for _, size in made])
+
+    def _make(self, index: int) -> tuple[Tensor, list[int]]:
+        if self.crop_area is None:
+            return self._decoded(index, read_middle, self.side, self.crop_fraction), [0, 0]
+        size: list[int] = []  # as the file has it, which may be decoded smaller
+
+        def whole(height: int, width: int) -> Box:
+            size[:] = height, width
+            return Box(0, 0, height, width)
+
+        return self._decoded(index, read_crop, self.side, whole).permute(1, 2, 0), size
 
     def _bytes(self, index: int) -> bytes:
         data = super()._bytes(index)
         if content_hash(data) != int(self.contents[self.rows[index]]):
             raise BadImage("it has changed since it was checked")
         return data
-
-    def _squeeze(self, pixels: Tensor) -> Tensor:
-        if self.crop_area is None:
-            return middle(pixels, self.side, self.crop_fraction)
-        return resized(pixels, self.side, self.side).permute(1, 2, 0)
 
 
 def _complete(

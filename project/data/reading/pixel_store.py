@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-_MAGIC = b"pixels 1"  # to change with the layout, and with what is made of a file
+_MAGIC = b"pixels 2"  # to change with the layout, and with what is made of a file
 _HEAD = struct.Struct("<8sIqiii")  # magic, checksum of what follows, count, shape of an image
 # One for each image: the hash of its file, and its size as the file has it.
 ROW = np.dtype([("content", "<i8"), ("height", "<i4"), ("width", "<i4")])

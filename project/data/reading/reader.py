@@ -1,28 +1,33 @@
 """One image from wherever it comes to what the network is given, without a data set."""
 
+import math
 import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import ExifTags, Image
+from PIL import Image, JpegImagePlugin
 from torch import Tensor
 from torch.nn import functional as F
 
+from project.data.augment.crop import Box
 from project.data.reading.image_file import (
     MAX_PIXELS,
     BadImage,
+    draft_side,
     open_image,
+    orientation,
     read_bytes,
-    square,
     upright,
 )
 
 # A file, its bytes, a picture of Pillow's, uint8 (H, W) or (H, W, C), or a uint8 tensor (C, H, W).
 ImageSource = str | Path | bytes | Image.Image | npt.NDArray[np.uint8] | Tensor
 
-# Of a longer image so many times what is kept would be resized to cut that out.
+# Of a longer image, only what is kept is computed; slower, for so much or less is thrown away.
 _MOST = 2
 
 
@@ -54,43 +59,114 @@ class ImageReader:
             BadImage: If it cannot be read as an image.
         """
         if isinstance(source, str | Path | bytes):
-            needed = self.image_size and round(self.image_size / self.crop_fraction)
-            pixels = read_pixels(source, self.in_channels, self.max_pixels, needed)
-        else:
-            with warnings.catch_warnings(action="ignore"):  # about palettes with transparency
-                picture = upright(_picture(source), self.in_channels, self.max_pixels)
-            pixels = _pixels(picture)
-        return middle(pixels, self.image_size, self.crop_fraction)
+            how = self.in_channels, self.max_pixels, self.image_size, self.crop_fraction
+            return stacked([read_middle(source, *how)], 1)[0]
+        with warnings.catch_warnings(action="ignore"):  # about palettes with transparency
+            picture = upright(_picture(source), self.in_channels, self.max_pixels)
+        return stacked([middle(_pixels(picture), self.image_size, self.crop_fraction)], 1)[0]
 
 
-def read_pixels(
-    source: str | Path | bytes, in_channels: int, max_pixels: int, at_least: int | None
+def read_middle(
+    source: str | Path | bytes,
+    in_channels: int,
+    max_pixels: int,
+    size: int | None,
+    crop_fraction: float = 1.0,
 ) -> Tensor:
-    """Read a file as ``read_image`` does, to uint8 ``(C, H, W)``.
-
-    JPEG in colour is decoded by torchvision: the same libjpeg, the same pixels, in two thirds of
-    Pillow's time. Pillow has opened it, and takes it over if torchvision refuses it, so that what
-    is read does not depend on which of the two does it.
+    """Read a file as ``read_image`` does, to what :func:`middle` makes of it.
 
     Raises:
         BadImage: If it cannot be read as an image.
     """
+    needed = None if size is None else round(size / crop_fraction)
+    pixels, sides = _read(source, in_channels, max_pixels, lambda height, width: needed)
+    return middle(pixels, size, crop_fraction, _extents(pixels, sides))
+
+
+def read_crop(
+    source: str | Path | bytes,
+    in_channels: int,
+    max_pixels: int,
+    size: int,
+    choose: Callable[[int, int], Box],
+) -> Tensor:
+    """Read a part of a file and resize it to uint8 ``(C, size, size)``.
+
+    Args:
+        source: A file, or its bytes.
+        in_channels: 1 for grey, 3 for colour.
+        max_pixels: Larger images are refused.
+        size: Height and width that the part gets.
+        choose: Says which part, given the height and the width of the image; always the same.
+
+    Raises:
+        BadImage: If it cannot be read as an image.
+    """
+
+    def needed(height: int, width: int) -> float:
+        box = choose(height, width)
+        return size * min(height, width) / min(box.height, box.width)
+
+    pixels, sides = _read(source, in_channels, max_pixels, needed)
+    return cut(pixels, choose(*sides), sides, size, _extents(pixels, sides))
+
+
+def cut(
+    pixels: Tensor, box: Box, sides: tuple[int, int], size: int, extents: tuple[float, float]
+) -> Tensor:
+    """Cut out a part of uint8 ``(C, H, W)`` and resize it to ``(C, size, size)``.
+
+    Args:
+        pixels: An image, or the same image resized.
+        box: The part, in pixels of the image.
+        sides: Height and width of the image.
+        size: Height and width that the part gets.
+        extents: Height and width of the image in ``pixels``.
+    """
+    y, x = (extent / side for extent, side in zip(extents, sides, strict=True))
+    bottom, right = math.ceil((box.top + box.height) * y), math.ceil((box.left + box.width) * x)
+    return resized(pixels[:, int(box.top * y) : bottom, int(box.left * x) : right], size, size)
+
+
+def _read(
+    source: str | Path | bytes,
+    in_channels: int,
+    max_pixels: int,
+    at_least: Callable[[int, int], float | None],
+) -> tuple[Tensor, tuple[int, int]]:
+    """Read a file, a JPEG smaller if possible; also returns its real height and width.
+
+    JPEG in colour at its full size is decoded by torchvision: the same libjpeg, the same pixels,
+    faster than by Pillow. Pillow takes over what torchvision refuses, so that what is read does not
+    depend on which of the two does it.
+    """
     data = source if isinstance(source, bytes) else read_bytes(source)
     with warnings.catch_warnings(action="ignore"):
         image = open_image(data, max_pixels)
-        pixels = _jpeg(data, image, at_least) if in_channels == 3 else None
-        if pixels is not None:
-            return pixels
-        return _pixels(upright(image, in_channels, max_pixels, at_least))
+        if not isinstance(image, JpegImagePlugin.JpegImageFile):  # others may turn when decoded
+            pixels = _pixels(upright(image, in_channels, max_pixels))
+            return pixels, (pixels.shape[1], pixels.shape[2])
+        turn, (width, height) = orientation(image), image.size
+        sides = (width, height) if turn >= 5 else (height, width)
+        needed = at_least(*sides)
+        smaller = needed is not None and min(sides) >= 2 * draft_side(needed)
+        plain = image.format == "JPEG" and image.mode == "RGB" and turn == 1 and in_channels == 3
+        found = _jpeg(data) if plain and not smaller else None
+        if found is None:
+            found = _pixels(upright(image, in_channels, max_pixels, needed))
+        return found, sides
 
 
-def _jpeg(data: bytes, image: Image.Image, at_least: int | None) -> Tensor | None:
-    """Decode a JPEG in colour that stands upright; None for all that Pillow reads better."""
-    # At a quarter of its size and less, Pillow is faster.
-    small = at_least is not None and min(image.size) >= 8 * at_least
-    turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
-    if image.format != "JPEG" or image.mode != "RGB" or small or turned:
-        return None
+def _extents(pixels: Tensor, sides: tuple[int, int]) -> tuple[float, float]:
+    """Return the height and the width of an image in the pixels it was decoded to.
+
+    Of 375 rows half are 187.5, in 188 rows of pixels; taken for 188, the image would be stretched.
+    """
+    scale = next((s for s in (2, 4, 8) if pixels.shape[1] == -(-sides[0] // s)), 1)
+    return sides[0] / scale, sides[1] / scale
+
+
+def _jpeg(data: bytes) -> Tensor | None:
     from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 
     try:
@@ -100,30 +176,86 @@ def _jpeg(data: bytes, image: Image.Image, at_least: int | None) -> Tensor | Non
         return None
 
 
-def middle(pixels: Tensor, size: int | None, crop_fraction: float = 1.0) -> Tensor:
-    """Bring uint8 ``(C, H, W)`` to ``(C, size, size)`` by resizing and cutting; None: as it is."""
-    height, width = pixels.shape[1:]
-    if size is None or (height, width) == (size, size):
-        return pixels.contiguous()
-    shorter, least = round(size / crop_fraction), min(height, width)
-    height, width = height * shorter // least, width * shorter // least
-    if width * height > _MOST * size**2:  # square is slower, but computes only what it keeps
-        return torch.tensor(square(_image(pixels), size, crop_fraction))
+def middle(
+    pixels: Tensor,
+    size: int | None,
+    crop_fraction: float = 1.0,
+    extents: tuple[float, float] | None = None,
+) -> Tensor:
+    """Bring uint8 ``(C, H, W)`` to ``(C, size, size)`` by resizing and cutting; None: as it is.
+
+    Args:
+        pixels: An image.
+        size: In pixels.
+        crop_fraction: Part of the shorter side that is kept, in (0, 1].
+        extents: Height and width of the image, if they end within the last pixels.
+    """
+    tall, wide = extents or pixels.shape[1:]
+    if size is None or (tall, wide) == (size, size):
+        return pixels
+    shorter, least = round(size / crop_fraction), min(tall, wide)
+    height, width = int(tall * shorter // least), int(wide * shorter // least)
     left, top = round((width - size) / 2), round((height - size) / 2)
-    return resized(pixels, height, width)[:, top : top + size, left : left + size].contiguous()
+    if width * height > _MOST * size**2:  # the whole of a very long image may not fit into memory
+        y, x = tall / height, wide / width
+        box = left * x, top * y, (left + size) * x, (top + size) * y
+        return _by_pillow(pixels, size, size, box)
+    whole = resized(pixels, height, width, (tall, wide))
+    return whole[:, top : top + size, left : left + size]
 
 
-def resized(pixels: Tensor, height: int, width: int) -> Tensor:
+def resized(
+    pixels: Tensor, height: int, width: int, extents: tuple[float, float] | None = None
+) -> Tensor:
     """Resize uint8 ``(C, H, W)``, bilinear and antialiased.
 
-    Where torch has vector instructions for it, it takes half of Pillow's time and differs from it
-    by a rounded step in a few pixels of a thousand; elsewhere, Pillow takes half of torch's time.
+    Where torch has vector instructions for it, it takes a third of Pillow's time and differs from
+    it by a rounded step in some pixels; elsewhere, Pillow takes half of torch's time.
+
+    Args:
+        pixels: An image.
+        height: That it gets.
+        width: Likewise.
+        extents: As for :func:`middle`.
     """
+    tall, wide = extents or pixels.shape[1:]
     if len(pixels) != 3 or not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
-        return _pixels(_image(pixels).resize((width, height), Image.Resampling.BILINEAR))
+        return _by_pillow(pixels, height, width, (0, 0, wide, tall))
     # In memory as (H, W, C), where those instructions are; a crop of it has gaps.
-    rows = pixels.permute(1, 2, 0).contiguous().permute(2, 0, 1)[None]
-    return F.interpolate(rows, (height, width), mode="bilinear", antialias=True)[0]
+    rows = pixels.permute(1, 2, 0).contiguous()[None].permute(0, 3, 1, 2)
+    # Across the rows it is faster: first, if fewer are left of them.
+    for axis in (2, 3) if height < tall else (3, 2):
+        rows = _stretched(rows, axis, *((height, tall) if axis == 2 else (width, wide)))
+    return rows[0]
+
+
+def _stretched(rows: Tensor, axis: int, length: int, extent: float) -> Tensor:
+    """Bring ``extent`` pixels along one axis of ``(1, C, H, W)`` to ``length``."""
+    how: dict[str, Any] = {"mode": "bilinear", "antialias": True}
+    if extent == rows.shape[axis]:
+        sides = (length, rows.shape[3]) if axis == 2 else (rows.shape[2], length)
+        return F.interpolate(rows, sides, **how)
+    factors = (length / extent, 1.0) if axis == 2 else (1.0, length / extent)
+    return F.interpolate(rows, scale_factor=factors, **how)
+
+
+def _by_pillow(
+    pixels: Tensor, height: int, width: int, box: tuple[float, float, float, float]
+) -> Tensor:
+    return _pixels(_image(pixels).resize((width, height), Image.Resampling.BILINEAR, box))
+
+
+def stacked(images: Iterable[Tensor], count: int) -> Tensor:
+    """Put uint8 images ``(C, H, W)`` of one size into a batch ``(count, C, H, W)``.
+
+    Each is copied when it comes, by numpy: where it is ``(H, W, C)`` in memory, in half of torch's
+    time.
+    """
+    batch = np.empty(0, np.uint8)
+    for at, image in enumerate(images):
+        batch = batch if at else np.empty((count, *image.shape), np.uint8)
+        batch[at] = image.numpy()
+    return torch.from_numpy(batch)
 
 
 def _pixels(image: Image.Image) -> Tensor:
