@@ -159,10 +159,10 @@ class FiniteGuard(Callback):
     def _search(self, gradients: list[Tensor], losses: list[Tensor]) -> Tensor:
         """1. if any value is not finite, else 0., float32 ``()`` on the device, without waiting."""
         tensors, found, device = gradients + losses, self._found.zero_(), self._found.device
+        if device.type == "cpu" and _sum_is_finite(tensors):
+            return found
         kind = tensors[0].dtype if tensors else None
         others = [t for t in tensors if t.dtype is not kind or t.device != device]
-        if not others and device.type == "cpu" and _sum_is_finite(tensors):
-            return found
         if not others and kind in _FAST and device.type in ("cpu", "cuda"):
             # What the loss scaler calls, here with a scale of 1: exact, and faster than any norm.
             torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, self._one)

@@ -266,6 +266,7 @@ class ClassificationTask(L.LightningModule):
         watches = metric is not None and self.scheduler_monitor.startswith("val/")
         if not watches or self._metric_is_new:
             super().lr_scheduler_step(scheduler, metric)
+        if self._metric_is_new:
             self._metric_is_new = False
 
     def on_train_start(self) -> None:
