@@ -206,10 +206,10 @@ def test_boxes_are_drawn_in_the_size_of_the_file_even_if_it_is_decoded_smaller(t
     for number in range(8):
         path = tmp_path / "data" / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture(number, (101, 75)).save(path)
+        picture(number, (401, 303)).save(path)
     cached = make(tmp_path / "data", image_size=8, random_resized_crop=(0.3, 1.0))
     sizes = cached.train_set.store.rows[["height", "width"]].tolist()
-    assert set(sizes) == {(75, 101)}
+    assert set(sizes) == {(303, 401)}
 
 
 @pytest.mark.slow

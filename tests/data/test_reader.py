@@ -168,23 +168,21 @@ def decoded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[int, int]]
     return noted
 
 
-# With 301 and 299 rows, no half, quarter or eighth is whole.
-@pytest.mark.parametrize("height", [304, 301, 299])
-@pytest.mark.parametrize(
-    ("size", "scale"), [(27, 8), (30, 4), (60, 2), (110, 2), (115, 1)]
-)
+# Halves, quarters and eighths of most of these are not whole.
+@pytest.mark.parametrize("sides", [(304, 400), (301, 403), (299, 403), (351, 300)])
+@pytest.mark.parametrize(("size", "scale"), [(30, 8), (40, 4), (64, 4), (80, 2), (155, 1)])
 def test_a_jpeg_that_is_decoded_smaller_looks_as_the_whole_one(
-    size: int, scale: int, height: int, monkeypatch: pytest.MonkeyPatch
+    size: int, scale: int, sides: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = encode(scene(403, height), "JPEG", quality=90)
+    data = encode(scene(*sides[::-1]), "JPEG", quality=90)
     whole = reader.middle(reader.read_middle(data, 3, 10**6, None), size)
     sizes = decoded(monkeypatch, "middle")
     smaller = ImageReader(3, size)(data)
-    assert sizes == [(-(-height // scale), -(-403 // scale))]
+    assert sizes == [tuple(-(-side // scale) for side in sides)]
     assert apart(smaller, whole) < 1.5
 
 
-@pytest.mark.parametrize(("size", "scale"), [(30, 4), (60, 2), (120, 1)])
+@pytest.mark.parametrize(("size", "scale"), [(40, 4), (80, 2), (120, 1)])
 @pytest.mark.parametrize("turn", [1, 6, 8])
 def test_a_part_of_a_jpeg_is_decoded_as_small_as_it_may_be(
     size: int, scale: int, turn: int, monkeypatch: pytest.MonkeyPatch
@@ -198,7 +196,7 @@ def test_a_part_of_a_jpeg_is_decoded_as_small_as_it_may_be(
     told = []
     part = reader.read_crop(data, 3, 10**6, size, lambda *said: (told.append(said), box)[1])
     assert set(told) == {sides}
-    # Of 180 pixels, a third more than `size` is kept.
+    # Of the 180 pixels of the box, no fewer than `size` are left.
     assert sizes == [tuple(side // scale for side in sides)]
     assert apart(part, expected) < 3
 
@@ -243,6 +241,12 @@ def test_the_middle_is_what_resizing_and_then_cropping_gives(
     found = reader.middle(pixels, 20, fraction).permute(1, 2, 0).numpy()
     # One step, where a sum of weighted pixels is rounded.
     assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("sides", [(1, 1), (40, 1), (1, 40), (2, 3)])
+def test_a_tiny_jpeg_is_read_too(sides: tuple[int, int]) -> None:
+    data = encode(scene(*sides), "JPEG")
+    assert torch.equal(ImageReader(3, 16)(data), ImageReader(3, 16)(Image.open(io.BytesIO(data))))
 
 
 def test_a_very_long_image_takes_no_more_room_than_its_middle() -> None:

@@ -1,5 +1,6 @@
 """Images that stay in their files until they are needed: what is read, and how it is cut."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -129,7 +130,7 @@ class FileDataset(Split):
         )
 
     def _bytes(self, index: int) -> bytes:
-        return read_bytes(self.file(index))
+        return read_bytes(os.path.join(self.root, self.paths[int(self.rows[index])]))
 
 
 def centre(images: Tensor, size: int, crop_fraction: float) -> Tensor:

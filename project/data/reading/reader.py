@@ -17,7 +17,6 @@ from project.data.augment.crop import Box
 from project.data.reading.image_file import (
     MAX_PIXELS,
     BadImage,
-    draft_side,
     open_image,
     orientation,
     read_bytes,
@@ -149,7 +148,7 @@ def _read(
         turn, (width, height) = orientation(image), image.size
         sides = (width, height) if turn >= 5 else (height, width)
         needed = at_least(*sides)
-        smaller = needed is not None and min(sides) >= 2 * draft_side(needed)
+        smaller = needed is not None and min(sides) >= 2 * math.ceil(needed)
         plain = image.format == "JPEG" and image.mode == "RGB" and turn == 1 and in_channels == 3
         found = _jpeg(data) if plain and not smaller else None
         if found is None:
@@ -162,7 +161,7 @@ def _extents(pixels: Tensor, sides: tuple[int, int]) -> tuple[float, float]:
 
     Of 375 rows half are 187.5, in 188 rows of pixels; taken for 188, the image would be stretched.
     """
-    scale = next((s for s in (2, 4, 8) if pixels.shape[1] == -(-sides[0] // s)), 1)
+    scale = next((s for s in (1, 2, 4, 8) if pixels.shape[1] == -(-sides[0] // s)), 1)
     return sides[0] / scale, sides[1] / scale
 
 
@@ -232,6 +231,8 @@ def resized(
 def _stretched(rows: Tensor, axis: int, length: int, extent: float) -> Tensor:
     """Bring ``extent`` pixels along one axis of ``(1, C, H, W)`` to ``length``."""
     how: dict[str, Any] = {"mode": "bilinear", "antialias": True}
+    if length == extent == rows.shape[axis]:
+        return rows
     if extent == rows.shape[axis]:
         sides = (length, rows.shape[3]) if axis == 2 else (rows.shape[2], length)
         return F.interpolate(rows, sides, **how)
