@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.core import hooks
 from lightning.pytorch.loops import training_epoch_loop
 from lightning.pytorch.loops.optimization.automatic import ClosureResult, _AutomaticOptimization
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -29,6 +30,7 @@ from torch.optim import Optimizer
 _HOOKS = [name for name in vars(Callback) if "_batch_" in name or name.startswith("on_before_")]
 _HOOKS += ["on_after_backward"]
 _NOTHING: nullcontext[None] = nullcontext()
+_ZERO_GRAD: list[Any] = [LightningModule.optimizer_zero_grad, Optimizer.zero_grad]
 
 
 class NoProfiler(PassThroughProfiler):
@@ -86,9 +88,8 @@ class _Optimization(_AutomaticOptimization):
 
     def _optimizer_zero_grad(self, batch_idx: int, optimizer: Optimizer) -> None:
         """Let the gradients go as torch does, but without a region for its profiler."""
-        hook: Any = getattr(type(self.trainer.lightning_module), "optimizer_zero_grad")  # noqa: B009
-        usual = hook is LightningModule.optimizer_zero_grad
-        if not usual or type(optimizer).zero_grad is not Optimizer.zero_grad:
+        ways: Any = self.trainer.lightning_module.optimizer_zero_grad, optimizer.zero_grad
+        if [getattr(way, "__func__", None) for way in ways] != _ZERO_GRAD:  # one has its own
             super()._optimizer_zero_grad(batch_idx, optimizer)
             return
         for group in optimizer.param_groups:
@@ -127,6 +128,8 @@ class _Connector(_LoggerConnector):
 _call: Any = call
 _connector: Any = data_connector
 _loop: Any = training_epoch_loop
+_transfers: Any = hooks
+_usual_move = _transfers.move_data_to_device
 _usual_callbacks, _usual_module = _call._call_callback_hooks, _call._call_lightning_module_hook
 _usual_strategy = _call._call_strategy_hook
 _is_overridden = _connector.is_overridden
@@ -140,6 +143,7 @@ def _quicken() -> None:
     _call._call_strategy_hook = _call_strategy
     _connector.is_overridden = _overrides
     _loop.is_param_in_hook_signature = _has_param_of
+    _transfers.move_data_to_device = _move
 
 
 def _call_callbacks(trainer: Any, hook: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
@@ -185,16 +189,19 @@ def _has_param_of(hook: Any, *args: Any, **kwargs: Any) -> bool:  # noqa: ANN401
 
 
 def _overrides(name: str, instance: Any = None, parent: Any = None) -> bool:  # noqa: ANN401
-    """Remember the answer by the class, unless the object has a hook of its own."""
+    """Look at the class, unless the object has a hook of its own."""
     if parent is None and name not in getattr(instance, "__dict__", {}):
         kind: Any = type(instance)
         for base in (LightningModule, LightningDataModule):
             if issubclass(kind, base):
-                return _overrides_in(name, kind, base)
+                return getattr(kind, name) is not getattr(base, name)
     overrides: bool = _is_overridden(name, instance, parent)
     return overrides
 
 
-@lru_cache(256)
-def _overrides_in(name: str, kind: Any, base: Any) -> bool:  # noqa: ANN401
-    return getattr(kind, name) is not getattr(base, name)
+def _move(batch: Any, device: Any) -> Any:  # noqa: ANN401
+    """Leave on a CPU what is there."""
+    if getattr(device, "type", device) == "cpu" and type(batch) is tuple:
+        if all(type(part) is Tensor and part.is_cpu for part in batch):
+            return batch
+    return _usual_move(batch, device)

@@ -15,6 +15,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _GLOBAL_HOOKS = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
+# What torch puts around every class's step, with that in ``__wrapped__``.
+_REGION: Any = Optimizer.profile_hook_step(lambda _: None)
 BACKBONE = "backbone_"  # how the names of its groups begin
 # Settings that stand in an optimizer's groups and that nothing but the user changes.
 SETTINGS = (
@@ -174,9 +176,9 @@ def step_quickly(optimizer: Optimizer) -> None:
     Of a small network's step it takes a fiftieth. Hooks on steps are called as ever.
     """
     whole: Any = type(optimizer).step
-    bare = getattr(whole, "__wrapped__", None)
-    if bare is None or not getattr(whole, "hooked", False):
-        return
+    if "step" in vars(optimizer) or getattr(whole, "__code__", None) is not _REGION.__code__:
+        return  # its own, e.g. around that of another class
+    bare = whole.__wrapped__
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         hooks = self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks, *_GLOBAL_HOOKS

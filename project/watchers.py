@@ -104,8 +104,15 @@ def check_something_is_trained(trainer: Mapping[str, Any]) -> None:
     """Refuse settings with which no step would be taken.
 
     Raises:
-        UserError: If an end is at zero.
+        UserError: If an end is at zero, or the run were to be sent to processes.
     """
+    strategy = str(trainer.get("strategy"))
+    if "_spawn" in strategy:
+        raise UserError(
+            f"--trainer.strategy {strategy} would send the run to other processes, but what it "
+            f"holds cannot be sent.\nUse --trainer.strategy {strategy.replace('_spawn', '')}, "
+            "whose processes start anew."
+        )
     for name in ("max_epochs", "max_steps", "limit_train_batches"):
         if trainer.get(name) == 0:
             raise UserError(f"Nothing would be trained: --trainer.{name} is 0.")

@@ -267,6 +267,11 @@ def test_a_file_that_is_not_utf8(capsys: pytest.CaptureFixture[str], workdir: Pa
     assert "UTF-8" in mistake(capsys, "fit", "--config", "latin.yaml")
 
 
+def test_processes_that_a_run_cannot_be_sent_to(capsys: pytest.CaptureFixture[str]) -> None:
+    said = mistake(capsys, "fit", "--trainer.strategy", "ddp_spawn", "--trainer.accelerator", "cpu")
+    assert "Use --trainer.strategy ddp," in said
+
+
 def test_a_run_given_as_configuration(capsys: pytest.CaptureFixture[str], workdir: Path) -> None:
     Path("run").mkdir()
     Path("run/config.yaml").touch()

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from project import lean
 from project.cli import main
+from project.data import DigitsDataModule
 
 # What waits for the device and gives its numbers to Python, or whose size depends on them.
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "is_nonzero"}
@@ -192,6 +193,10 @@ def test_a_way_of_ones_own_to_zero_gradients_is_used() -> None:
     learner.configure_optimizers = lambda: Own(learner.parameters(), lr=0.5)
     trained(learner)
     assert asked == [True] * 4
+    on_the_object = Learner()
+    on_the_object.optimizer_zero_grad = lambda *_: asked.append(False)
+    trained(on_the_object)
+    assert asked[4:] == [False] * 4
 
 
 def test_a_profiler_still_sees_every_hook() -> None:
@@ -211,15 +216,46 @@ def test_hooks_are_looked_up_by_class_unless_an_object_has_its_own() -> None:
         def on_after_batch_transfer(self, batch: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
             return 10 * batch
 
-    plain, moving, own = Data(), Moving(), Data()
+    plain, moving, own, later = Data(), Moving(), Data(), Data()
     own.on_after_batch_transfer = lambda batch, dataloader_idx: 100 * batch
-    for data, expected in ((plain, 1), (moving, 10), (own, 100), (plain, 1)):
+    for data, expected in ((plain, 1), (moving, 10), (own, 100), (plain, 1), (later, 50)):
+        if data is later:  # a notebook's class, changed after it was used
+            Data.on_after_batch_transfer = lambda _, batch, dataloader_idx: 50 * batch
         module = Learner()
         options = {"logger": False, "enable_checkpointing": False, "max_epochs": 1}
         trainer = L.Trainer(enable_progress_bar=False, enable_model_summary=False, **options)
         lean.trim(trainer, module)
         trainer.fit(module, datamodule=data)
         assert [gradient for _, gradient in module.seen] == [expected] * 3
+
+
+@pytest.mark.filterwarnings("ignore:You have overridden `transfer_batch_to_device`")
+def test_a_batch_is_moved_in_the_way_of_the_task(workdir: Path) -> None:
+    class Module(Learner):
+        def transfer_batch_to_device(self, batch: object, *_: object) -> object:
+            self.seen.append("moved")
+            return batch
+
+        def training_step(self, batch: tuple[torch.Tensor, ...], batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch[0], batch_idx)
+
+        def validation_step(self, *_: object) -> None: ...
+
+    module = Module()
+    trainer, _ = trainer_and_module(max_steps=2, limit_val_batches=0, enable_progress_bar=False)
+    lean.trim(trainer, module).fit(module, datamodule=DigitsDataModule())
+    assert module.seen.count("moved") == 2
+
+
+def test_only_what_is_on_the_cpu_stays_as_it_is() -> None:
+    lean.trim(*trainer_and_module())
+    move = Learner().transfer_batch_to_device
+    batch = (torch.ones(2), torch.ones(3))
+    assert move(batch, torch.device("cpu"), 0) is batch
+    assert [part.device.type for part in move(batch, torch.device("meta"), 0)] == ["meta"] * 2
+    assert move((torch.ones(2, device="meta"), 3), torch.device("meta"), 0)[1] == 3
+    mixed = move((torch.ones(1), {"key": [torch.ones(1), "a"]}), torch.device("cpu"), 0)
+    assert mixed == (torch.ones(1), {"key": [torch.ones(1), "a"]})
 
 
 def test_checkpoints_by_steps_or_time_are_still_asked_at_every_step(tmp_path: Path) -> None:

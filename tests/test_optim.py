@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pytest
@@ -196,6 +197,21 @@ def test_hooks_on_steps_and_a_closure_are_called_as_ever():
     quick.step()
     schedule.step()
     assert quick.state_dict()["param_groups"][0]["lr"] < 1
+
+
+def test_a_step_of_ones_own_stays():
+    class Around(torch.optim.SGD):
+        @functools.wraps(torch.optim.SGD.step)
+        def step(self, closure=None):
+            seen.append("class")
+            return super().step(closure)
+
+    around, patched, seen = Around(optimizer().param_groups), optimizer(), []
+    patched.step = lambda: seen.append("object")
+    for own in (around, patched):
+        step_quickly(own)
+        own.step()
+    assert seen == ["class", "object"]
 
 
 def test_linear_scale():

@@ -63,7 +63,7 @@ def net(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("import bases_r7 as b\nclass Net(b.Base):\n    pass", ("width", "depth", "bias")),
         ("from bases_r7 import Base as Net", ("width", "depth", "bias")),
         ("from bases_r7 import *\nclass Net:\n    pass\nNet.__doc__ = 'x'", ()),
-        (r"class Net:\n    '\w'\n    x = 1".replace(r"\n", "\n"), ()),
+        ("class Net:\n    '\\w'\n    x = 1", ()),
         (
             "from bases_r7 import Base\nclass Net(Base):\n    def __init__(self, own, **kwargs):\n"
             "        super().__init__(width=own, **kwargs)",

@@ -30,8 +30,12 @@ class ImageDataset(Split):
 
     @property
     def rows_at_once(self) -> int:
-        """Samples that are best gathered at once: as many as stay in a processor's cache."""
-        return max(1, 2**20 // self.images[0].nbytes)
+        """Samples that are best gathered at once: as many as stay in a processor's cache.
+
+        0 for a subclass with a way of its own, which may depend on the batch.
+        """
+        usual = type(self).__getitems__ is ImageDataset.__getitems__
+        return max(1, 2**20 // self.images[0].nbytes) if usual else 0
 
     def __getitems__(self, indices: list[int]) -> Batch:
         """Return the batch of ``indices``; -1, a sample that is not there, gets label -100."""

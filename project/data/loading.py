@@ -229,15 +229,6 @@ class ImageLoading(Augmentation):
         self._index = batch[2]
         return batch
 
-    def transfer_batch_to_device(
-        self, batch: Batch, device: torch.device, dataloader_idx: int
-    ) -> Batch:
-        """Copy a batch to where it is needed; on a CPU it is there."""
-        if device.type == "cpu":
-            return batch
-        moved: Batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return moved
-
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ANN401
         """Augment in training only, and normalise, on the device: uint8 is a quarter to copy."""
         images, labels, index, *mask = batch  # with a mask: augmented before they were padded

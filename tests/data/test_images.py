@@ -90,6 +90,17 @@ def test_absent_sample_has_label_minus_100(ready):
     assert index.tolist() == [2, -1]
 
 
+def test_a_way_of_ones_own_to_make_batches_is_asked_for_every_batch(small):
+    class Own(ImageDataset):
+        def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
+            return *super().__getitems__(indices), len(indices)
+
+    data = small(batch_size=8)
+    data.setup("fit")
+    data.train_set = Own(data.train_set.images, data.train_set.labels)
+    assert {batch[3] for batch in data.train_dataloader()} == {8}
+
+
 def test_two_processes_evaluate_every_image_once_with_its_own_label(ready):
     dataset = ready().val_set
     assert dataset is not None

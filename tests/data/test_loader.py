@@ -160,3 +160,9 @@ def test_batches_gathered_together_are_those_gathered_one_by_one(size: int, aske
     for done in (0, 1):
         assert epoch(7, done) == epoch(0, done)
         assert len(epoch(7, done)) == -(-20 // size) - done
+
+
+def test_batches_gathered_together_are_collated_as_asked():
+    sampler = EpochSampler(20, 3, 1)
+    first, *_ = EpochLoader(Rows(), sampler, batch_size=3, collate_fn=lambda batch: batch[1] + 1)
+    assert first.tolist() == [10 * row + 1 for row in sampler.order(0).tolist()[:3]]
