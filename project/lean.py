@@ -201,7 +201,7 @@ def _overrides(name: str, instance: Any = None, parent: Any = None) -> bool:  # 
 
 def _move(batch: Any, device: Any) -> Any:  # noqa: ANN401
     """Leave on a CPU what is there."""
-    if getattr(device, "type", device) == "cpu" and type(batch) is tuple:
-        if all(type(part) is Tensor and part.is_cpu for part in batch):
-            return batch
+    there = getattr(device, "type", device) == "cpu" and type(batch) is tuple
+    if there and all(type(part) is Tensor and part.is_cpu for part in batch):
+        return batch
     return _usual_move(batch, device)

@@ -16,7 +16,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _GLOBAL_HOOKS = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
 # What torch puts around every class's step, with that in ``__wrapped__``.
-_REGION: Any = Optimizer.profile_hook_step(lambda _: None)
+_REGION: Any = Optimizer.profile_hook_step(Optimizer.step)
 BACKBONE = "backbone_"  # how the names of its groups begin
 # Settings that stand in an optimizer's groups and that nothing but the user changes.
 SETTINGS = (

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from project.mistakes import UserError, suggest
-from project.recipes import BLOCKS, CONFIGS, DEFAULTS, ENDINGS, near_configs, read_config
+from project.recipes import (
+    BLOCKS,
+    CONFIGS,
+    DEFAULTS,
+    ENDINGS,
+    MORE,
+    near_configs,
+    read_config,
+)
 from project.runs import is_run
 
 _EXPORTED = (".onnx", ".pt2", ".pt")
-_MORE = ("seed_everything", "experiment", "print_config", "config", "help")  # besides BLOCKS
 _IMAGES = ("--image", "--images", "--input", "--inputs", "--file", "--files", "--folder", "--path")
 
 
@@ -65,7 +72,7 @@ def check_line(
     """
     names = [arg.split("=", 1)[0] for arg in settings if arg.startswith("--")]
     doubtful = [name for name in names if "." not in name]
-    known = {*BLOCKS, *_MORE, *(read_config(DEFAULTS) if doubtful else ())}
+    known = {*BLOCKS, *MORE, *(read_config(DEFAULTS) if doubtful else ())}
     for name in doubtful:
         if name.strip("-+") in known:
             continue

@@ -1,6 +1,7 @@
 """Configuration files: where they are, what they say, and which one a wrong name was meant for."""
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ HOME = Path(project.__file__).resolve().parent.parent
 CONFIGS = HOME / "configs"
 DEFAULTS = CONFIGS / "default.yaml"
 BLOCKS = ("trainer", "data", "model")
+MORE = ("seed_everything", "experiment", "print_config", "config", "help")  # besides the blocks
 ENDINGS = (".yaml", ".yml")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -92,12 +94,15 @@ def names_data(content: dict[str, Any]) -> bool:
     return isinstance(data, str) or (isinstance(data, dict) and "class_path" in data)
 
 
-def settings_in(content: object, key: str = "") -> list[str]:
-    """List the settings of a configuration, named as the command line names them."""
+def leaves(content: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings of a configuration with their values, e.g. ``data.init_args.size``."""
     if not isinstance(content, dict):
-        return [key]
-    found = []
+        yield key, str(content)
+        return
     for name, value in content.items():
-        inner = key if name in ("init_args", "class_path") else f"{key}.{name}".strip(".")
-        found += settings_in(value, inner)
-    return found
+        yield from leaves(value, f"{key}.{name}".strip("."))
+
+
+def plain(name: str) -> str:
+    """Name a setting as people do on the command line, a class by the place that it has."""
+    return name.replace(".init_args", "").removesuffix(".class_path")

@@ -20,7 +20,8 @@ import project
 from project import cores, report
 from project.endings import Preempted, lost_rank
 from project.mistakes import Meaning, RunFailed, UserError, meaning
-from project.request import HOME, Request
+from project.recipes import HOME
+from project.request import Request
 from project.runs import CONFIG, DIFF, RECORD, process_began
 
 PACKAGES = (

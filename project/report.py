@@ -164,9 +164,10 @@ def show_fit(
         _print("Nothing was kept: a trial run (fast_dev_run).")
         return
     _print(f"Run    {run_dir}")
+    logs, run = (shlex.quote(str(folder)) for folder in (run_dir.parent.parent, run_dir))
     steps = {
-        "events.out.tfevents*": f"{program('tensorboard')} --logdir {run_dir.parent.parent}",
-        "checkpoints/*.ckpt": f"{program('lightning')} predict --run {run_dir}",
+        "events.out.tfevents*": f"{program('tensorboard')} --logdir {logs}",
+        "checkpoints/*.ckpt": f"{program('lightning')} predict --run {run}",
     }
     there = [command for files, command in steps.items() if any(run_dir.glob(files))]
     for command in there:
@@ -182,8 +183,13 @@ def program(name: str) -> str:
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
-def ends(trainer: Trainer) -> list[str]:
-    """Say why the training stopped before its end, and which checkpoint is the best one."""
+def ends(trainer: Trainer, keeper: ModelCheckpoint | None) -> list[str]:
+    """Say why the training stopped before its end, and which checkpoint is the best one.
+
+    Args:
+        trainer: The trainer, before it tests.
+        keeper: What chooses the best checkpoint.
+    """
     lines = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if line := getattr(callback, "closing_line", ""):
@@ -192,8 +198,7 @@ def ends(trainer: Trainer) -> list[str]:
             lines.append(
                 f"Early  stopped: no better {callback.monitor} in {callback.patience} validations"
             )
-    keeper = trainer.checkpoint_callback
-    if isinstance(keeper, ModelCheckpoint) and keeper.best_model_path and keeper.monitor:
+    if keeper and keeper.best_model_path and keeper.monitor:
         lines.append(f"Best   {Path(keeper.best_model_path).name}, by {keeper.monitor}")
     return lines
 

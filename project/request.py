@@ -13,10 +13,15 @@ from typing import Any
 from project.mistakes import UserError
 from project.named_images import NamedImages, find_images, names_among
 from project.options import check_line
-from project.recipes import BLOCKS as BLOCKS
-from project.recipes import CONFIGS as CONFIGS
-from project.recipes import HOME as HOME
-from project.recipes import find_config, names_data, read_config, settings_in, still_known
+from project.recipes import (
+    CONFIGS,
+    find_config,
+    leaves,
+    names_data,
+    plain,
+    read_config,
+    still_known,
+)
 from project.runs import LOGS, Run, find_run, is_run, safe_name
 from project.scanner import OF_A_RUN, OPTIONS, scanner
 from project.unknown import check_settings
@@ -74,23 +79,24 @@ def read_request(
     Raises:
         UserError: If a file or a run does not exist, or an option or a word is of no use.
     """
+    own = own if asked else OPTIONS[verb]
+    asked = asked or verb
     if not look:
-        return Request(verb, [verb, "--help"], BARE_RECIPE, Path(LOGS), asked=asked or verb)
+        return Request(verb, [verb, "--help"], BARE_RECIPE, Path(LOGS), asked=asked)
     given, settings = scanner(verb).parse_known_args(list(argv))
     names, settings = names_among(settings)
-    options = {"--config", "--experiment", *(own if asked else OPTIONS[verb])}
-    check_line(asked or verb, settings, names, options)
+    check_line(asked, settings, names, {"--config", "--experiment", *own})
     line = _Line(verb, given, settings)
     make = _existing if verb != "fit" else _resumed if given.resume else _new
     request = make(line)
-    check_settings(asked or verb, request.args)
+    check_settings(asked, request.args)
     return replace(
         request,
         command=shlex.join(["lightning", verb, *argv]),
         typed=line.typed(),
         images=find_images(names) if names else None,
         tta=getattr(given, "tta", None),
-        asked=asked or verb,
+        asked=asked,
     )
 
 
@@ -151,7 +157,7 @@ class _Line:
         options = [arg[2:].split("=", 1)[0] for arg in self.settings if arg.startswith("--")]
         names = [name.replace(".init_args", "").rstrip("+") for name in options]
         for content in self.configs.values():
-            names += settings_in(content)
+            names += [plain(name) for name, _ in leaves(content)]
         return frozenset(names)
 
     def overlays(self, run: Run) -> list[Path]:

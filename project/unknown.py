@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from project.mistakes import Complaint, UserError, reword
-from project.recipes import BLOCKS, DEFAULTS, load_yaml, read_config
+from project.recipes import BLOCKS, DEFAULTS, MORE, leaves, load_yaml, plain, read_config
 from project.signatures import arguments
 
-_MORE = ("seed_everything", "experiment", "print_config", "config", "help")  # besides blocks
 _PLACES = re.compile(r"data|model(\.\w+)?")  # of a class, besides those in files
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 
@@ -24,10 +23,10 @@ def check_settings(verb: str, args: Sequence[str]) -> None:
         UserError: If a class has no such setting. Where classes are not written so that their
             sources tell, the parser will.
     """
-    names = [_plain(name) for name, _ in _pairs(args) if name not in _MORE]
+    names = [plain(name) for name, _ in _pairs(args) if name not in MORE]
     if not names:
         return
-    roots = (*BLOCKS, *_MORE, *read_config(DEFAULTS))
+    roots = (*BLOCKS, *MORE, *read_config(DEFAULTS))
     places = _places(args)
     faults = [(name, key) for name in names if (key := _fault(name, roots, places)) is not None]
     if not faults:
@@ -52,30 +51,17 @@ def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name.rstrip("+"), value or after
 
 
-def _leaves(content: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the same of a configuration."""
-    if not isinstance(content, dict):
-        yield key, str(content)
-        return
-    for name, value in content.items():
-        yield from _leaves(value, f"{key}.{name}".strip("."))
-
-
-def _plain(name: str) -> str:
-    return name.replace(".init_args", "").removesuffix(".class_path")
-
-
 def _places(args: Sequence[str]) -> dict[str, list[str]]:
     """Return the classes that files and the command line name, the last one last."""
-    pairs = [("trainer.class_path", "lightning.pytorch.Trainer"), *_leaves(read_config(DEFAULTS))]
+    pairs = [("trainer.class_path", "lightning.pytorch.Trainer"), *leaves(read_config(DEFAULTS))]
     for name, value in _pairs(args):
         if name == "config":
             text = value if "\n" in value else Path(value).read_text("utf-8")
-            pairs += _leaves(load_yaml(text))
+            pairs += leaves(load_yaml(text))
         else:
             pairs.append((name, value))
-    places = {_plain(name) for name, _ in pairs if name.endswith(".class_path")}
-    pairs = [(_plain(name), value) for name, value in pairs if value not in ("null", "None")]
+    places = {plain(name) for name, _ in pairs if name.endswith(".class_path")}
+    pairs = [(plain(name), value) for name, value in pairs if value not in ("null", "None")]
     places |= {key for key, value in pairs if _PLACES.fullmatch(key) and _CLASS.fullmatch(value)}
     found: dict[str, list[str]] = {}
     for key, value in pairs:

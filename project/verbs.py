@@ -21,13 +21,12 @@ from project import cores, endings, lean, predicting, pretrained, quiet, report,
 from project.from_data import fill_from_data, keep_found
 from project.mistakes import UserError, innermost
 from project.parser import QUICK_YAML, Parser, namespace, parse, substitute
-from project.recipes import load_yaml
+from project.recipes import DEFAULTS, load_yaml, read_config
 from project.record import RunRecord
-from project.request import CONFIGS, Request
+from project.request import Request
 from project.resume import already_done, load_weights
 from project.runs import check_loadable, discard_unrecorded, find_class, new_run
 
-DEFAULTS = CONFIGS / "default.yaml"
 # Arguments of the trainer's methods that are ours to give.
 _GIVEN = {"model", "datamodule", "ckpt_path", "weights_only"}
 SKIPPED = {
@@ -127,7 +126,7 @@ class Command(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add trainer, the callbacks that ``default.yaml`` names, data and model, in this order."""
         parser.add_lightning_class_args(Trainer, "trainer")
-        for key, value in load_yaml(DEFAULTS.read_text()).items():
+        for key, value in read_config(DEFAULTS).items():
             if isinstance(value, dict) and "class_path" in value:
                 of_io = issubclass(find_class(value["class_path"]), CheckpointIO)
                 kind: Any = CheckpointIO if of_io else Callback
@@ -231,12 +230,13 @@ class Command(LightningCLI):
             model, datamodule=datamodule, ckpt_path=self.request.ckpt_path, weights_only=True
         )
         scores: dict[str, float] = dict(self.record.scores) if self.record else {}
-        ends = report.ends(self.trainer)  # the test loads the state of the best checkpoint
+        keeper = self._best_keeper()
+        ends = report.ends(self.trainer, keeper)  # the test loads the best checkpoint's state
         has_test = getattr(datamodule, "has_test", True)
         if self.trainer.limit_test_batches and not has_test:
             report.say("Test   none: the data have no test split")
         elif self.trainer.limit_test_batches:
-            best = getattr(self._best_keeper(), "best_model_path", "") or None
+            best = getattr(keeper, "best_model_path", "") or None
             for tested in self.trainer.test(
                 model, datamodule=datamodule, ckpt_path=best, weights_only=True, verbose=False
             ):

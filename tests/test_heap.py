@@ -8,8 +8,9 @@ import sys
 import pytest
 
 COUNT = """
-import resource, sys
+import ctypes, resource, sys
 from project import heap
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # no huge pages: one stands for 512 pages
 if sys.argv[1] == "keep":
     heap.keep()
 for count in range(22):

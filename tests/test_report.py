@@ -1,12 +1,13 @@
 """The table of the classes on screens of the usual widths."""
 
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from project.report import program, show_checkpoint, show_scores, show_start
+from project.report import program, show_checkpoint, show_fit, show_scores, show_start
 from project.request import Request
 from project.tasks.tally import per_class, worst_first
 
@@ -80,6 +81,19 @@ def test_a_program_is_named_so_that_the_shell_finds_it(
     monkeypatch.setenv("PATH", ":".join(folders))
     assert program("tool") == called
     assert program("none") == "none"
+
+
+def test_commands_that_follow_can_be_pasted(
+    workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path("my logs", "digits", "run")
+    for file in ("events.out.tfevents.1", "checkpoints/last.ckpt"):
+        (run / file).parent.mkdir(parents=True, exist_ok=True)
+        (run / file).touch()
+    trainer = SimpleNamespace(current_epoch=1, global_step=1)
+    show_fit({}, trainer, torch.nn.Linear(1, 1), 1.0, run, [])  # type: ignore[arg-type]
+    commands = capsys.readouterr().out.splitlines()[-2:]
+    assert [shlex.split(command)[-1] for command in commands] == ["my logs", str(run)]
 
 
 @pytest.mark.parametrize(

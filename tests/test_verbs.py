@@ -86,6 +86,20 @@ def test_a_run_says_that_it_stopped_early_and_what_it_keeps(
     assert f"Best   {best}, by val/acc" in said
 
 
+@pytest.mark.slow
+def test_a_checkpoint_callback_of_ones_own_does_not_say_which_is_the_best(
+    workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
+    settings = ["--trainer.callbacks.monitor=val/loss", "--trainer.callbacks.dirpath=own"]
+    assert main(["fit", *SHORT, own, *settings]) == 0
+    run = find_run("last")
+    best = Path(run.record["best_ckpt"]).name
+    assert f"Best   {best}, by val/acc" in capsys.readouterr().out
+    curves = [tag for tag in _events(run).Tags()["scalars"] if tag.endswith("_best")]
+    assert curves == ["val/acc_best"]
+
+
 def test_a_curve_has_a_point_an_epoch_where_epochs_are_short(workdir: Path) -> None:
     assert main(["fit", *SHORT, "--data.batch_size", "512"]) == 0
     points = _events(find_run("last")).Scalars("lr-AdamW")

@@ -70,8 +70,6 @@ class ExactResume(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep the settings of now, and find the checkpoints where they are now."""
-        if trainer.state.fn != TrainerFn.FITTING:
-            return
         states = checkpoint.get("callbacks", {})
         for callback in _callbacks(trainer):
             state = states.get(callback.state_key)
@@ -79,6 +77,8 @@ class ExactResume(Callback):
                 state["patience"] = callback.patience
             elif state and isinstance(callback, ModelCheckpoint):
                 _follow(state, callback)
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
         self._loaded = checkpoint.get(_KEY)
         if self._loaded is None:
             return

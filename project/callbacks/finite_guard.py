@@ -1,5 +1,6 @@
 """A run stops at its first NaN or Inf, while its weights are still good."""
 
+import cmath
 import math
 from typing import Any, NamedTuple
 
@@ -202,7 +203,7 @@ class FiniteGuard(Callback):
 
 def _sum_is_finite(tensors: list[Tensor]) -> bool:
     """True only if all values are finite; finite ones may overflow together, and give False."""
-    return math.isfinite(sum(tensor.sum().item() for tensor in tensors))
+    return cmath.isfinite(sum(tensor.sum().item() for tensor in tensors))
 
 
 def _gradients(optimizer: Optimizer) -> list[Tensor]:

@@ -68,8 +68,8 @@ class HParams(Callback):
 
 
 def _keeper(trainer: L.Trainer) -> ModelCheckpoint | None:
-    """Return what keeps the best checkpoint by a metric."""
-    for callback in trainer.checkpoint_callbacks:
+    """Return what keeps the best checkpoint by a metric: the last, after those of one's own."""
+    for callback in reversed(trainer.checkpoint_callbacks):
         if isinstance(callback, ModelCheckpoint) and callback.monitor:
             return callback
     return None

@@ -91,7 +91,6 @@ def merge(parts: Sequence[Path], to: Path, suffix: str, default: Row) -> Counts:
         to: The file.
         suffix: Its kind, one of ``FORMATS``.
         default: The header if there is no row at all.
-
     """
     with contextlib.ExitStack() as stack:
         files = [csv.reader(stack.enter_context(open_text(part))) for part in parts]

@@ -78,8 +78,8 @@ _above_0.__name__ = "number above 0"
 
 def _options(argv: list[str]) -> argparse.Namespace:
     said = os.environ.get(cores.THREADS, "").split(",")[0].strip()
-    # What is no number is nobody's wish: OpenMP does not heed it, either.
-    threads = int(said) if said.isdecimal() else cores.threads()
+    # 0 and what is no number are nobody's wish: OpenMP does not heed them, either.
+    threads = (int(said) if said.isdecimal() else 0) or cores.threads()
     parser = VerbParser("serve")
     for name in ("run", "ckpt_path", "model"):
         parser.add_argument(f"--{name}")

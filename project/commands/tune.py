@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_progress("")
     print("\n".join(tuned.lines))
     if tuned.picture is not None:
-        print(f"Picture     {program('tensorboard')} --logdir {tuned.picture.parent}")
+        folder = shlex.quote(str(tuned.picture.parent))
+        print(f"Picture     {program('tensorboard')} --logdir {folder}")
     if not tuned.settings:
         return 0
     told = "".join(f"# {line.rstrip()}\n" for line in tuned.lines)
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own.output.parent.mkdir(parents=True, exist_ok=True)
     own.output.write_text(head + told + yaml.safe_dump(tuned.settings))
     again = _without(request.command, tuned.names).removeprefix("lightning ")
-    print(f"Next        {program('lightning')} {again} --config {own.output}")
+    print(f"Next        {program('lightning')} {again} --config {shlex.quote(str(own.output))}")
     return 0
 
 

@@ -188,7 +188,7 @@ class EpochLoader(DataLoader[T]):
         rows = list(self.sampler)
         for begin in range(0, len(rows), at_once):
             parts = dataset.__getitems__(rows[begin : begin + at_once])
-            batches = zip(*(part.split(self.batch_size) for part in parts), strict=True)
+            batches: Any = zip(*(part.split(self.batch_size) for part in parts), strict=True)
             yield from map(self.collate_fn, batches)
 
     def state_dict(self) -> dict[str, int]:

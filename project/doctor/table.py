@@ -1,5 +1,6 @@
 """A report on the terminal."""
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -37,7 +38,7 @@ def show(report: Report, picture: Path | None, output: Path | None = None) -> No
     if output is not None:
         console.print(f"All findings: {output}", markup=False, soft_wrap=True)
     if picture is not None:
-        command = f"{program('tensorboard')} --logdir {picture.parent}"
+        command = f"{program('tensorboard')} --logdir {shlex.quote(str(picture.parent))}"
         line = f"A training batch with its labels: {command}"
         console.print(line, markup=False, soft_wrap=True)
 

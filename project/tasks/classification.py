@@ -55,7 +55,7 @@ class ClassificationTask(L.LightningModule):
             instead of keeping its activations: less memory, a third more time, the same numbers.
         compile: Compile the network: minutes at the start, faster steps on a GPU, slower on a CPU.
         channels_last: Keep images and convolutions as ``(B, H, W, C)`` in memory: faster
-            convolutions in half precision.
+            convolutions on a CPU, and in half precision on a GPU.
 
     Raises:
         ValueError: If an argument is out of range or a list has not ``num_classes`` entries.

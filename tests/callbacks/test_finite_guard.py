@@ -169,6 +169,24 @@ def test_finite_gradients_whose_sum_overflows_are_no_fault(fit, make_module, dat
     assert fit(module, data, max_steps=1)[0] is None
 
 
+@pytest.mark.parametrize("value", [1.0, NAN])
+def test_complex_gradients_are_looked_at_too(fit, make_module, data, value):
+    class Waves(make_module):
+        def __init__(self):
+            super().__init__()
+            self.wave = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) + self.wave.real.sum()
+
+        def on_after_backward(self):
+            self.wave.grad.fill_(value)
+
+    error, _ = fit(Waves(), data, max_steps=1)
+    assert (error is None) == (value == 1)
+    assert error is None or "1 of 3 gradients are not finite: wave." in str(error)
+
+
 def with_batch_norm(base, **settings):
     module = base(**settings)
     module.net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from project.cli import main
+from project.commands.serve import _options
 from project.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,13 +56,15 @@ def test_a_mistake_ends_with_2_and_says_what_to_do(
     assert len(told.splitlines()) <= 3
 
 
-@pytest.mark.parametrize("threads", ["many", "", "2,1", "-1"])
+@pytest.mark.parametrize(
+    ("said", "taken"), [("3", 3), ("2,1", 2), ("many", 7), ("", 7), ("-1", 7), ("0", 7)]
+)
 def test_threads_that_are_no_number_are_not_heeded(
-    threads: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    said: str, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    assert main(["serve", "--run", "nowhere"]) == 2
-    assert "nowhere is not a run" in capsys.readouterr().err
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    monkeypatch.setattr("project.cores.threads", lambda: 7)
+    assert _options([]).threads == taken
 
 
 def test_without_its_extra_it_says_what_installs_it(

@@ -94,6 +94,15 @@ def test_moved_run_goes_on_where_it_is(tmp_path: Path, copy: bool) -> None:
 
 
 @pytest.mark.slow
+def test_moved_run_is_tested_with_an_older_best_checkpoint(tmp_path: Path) -> None:
+    run = fit(tmp_path / "logs", *SETTINGS)
+    moved = run.path.rename(tmp_path / "moved")
+    still = ["--trainer.max_epochs", "4", "--model.optimizer.lr", "1e-12"]
+    assert main(["fit", "--resume", str(moved), *still]) == 0  # a warning would be an error
+    assert Run(moved).record["best_ckpt"] == run.record["best_ckpt"]
+
+
+@pytest.mark.slow
 def test_damaged_checkpoint_is_passed_over_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

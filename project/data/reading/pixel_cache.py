@@ -159,7 +159,10 @@ class _Fresh(FileDataset):
         self.contents, self.side = contents, side
 
     def __getitems__(self, indices: list[int]) -> Any:  # noqa: ANN401
-        """Return images as they are in the cache, and their heights and widths ``(B, 2)``."""
+        """Return images as they are in the cache, and heights and widths of their files ``(B, 2)``.
+
+        These are 0 without random crops, which alone ask for them.
+        """
         made = [self._make(index) for index in indices]
         return torch.stack([pixels for pixels, _ in made]), torch.tensor([size for _, size in made])
 

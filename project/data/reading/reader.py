@@ -26,7 +26,8 @@ from project.data.reading.image_file import (
 # A file, its bytes, a picture of Pillow's, uint8 (H, W) or (H, W, C), or a uint8 tensor (C, H, W).
 ImageSource = str | Path | bytes | Image.Image | npt.NDArray[np.uint8] | Tensor
 
-# Of a longer image, only what is kept is computed; slower, for so much or less is thrown away.
+# Resized, an image with more than so many times the pixels that are kept is computed only there,
+# which is slower than to throw the others away.
 _MOST = 2
 
 
