@@ -8,7 +8,7 @@ network's step that is a third (``tests/benchmarks/train_step.py``).
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -88,8 +88,10 @@ class _Optimization(_AutomaticOptimization):
 
     def _optimizer_zero_grad(self, batch_idx: int, optimizer: Optimizer) -> None:
         """Let the gradients go as torch does, but without a region for its profiler."""
-        ways: Any = self.trainer.lightning_module.optimizer_zero_grad, optimizer.zero_grad
-        if [getattr(way, "__func__", None) for way in ways] != _ZERO_GRAD:  # one has its own
+        trainer: Any = self.trainer
+        ways: Any = trainer.lightning_module.optimizer_zero_grad, optimizer.zero_grad
+        one_has_its_own = [getattr(way, "__func__", None) for way in ways] != _ZERO_GRAD
+        if one_has_its_own or type(trainer.profiler) is not NoProfiler:
             super()._optimizer_zero_grad(batch_idx, optimizer)
             return
         for group in optimizer.param_groups:
@@ -123,7 +125,8 @@ class _Connector(_LoggerConnector):
 
 # What follows shortens the way to a hook, of which a step has some forty. Lightning makes a name
 # for every call, notes the hook through the module's ``__setattr__``, and looks again every time
-# which hooks a class has and what their parameters are. A trainer with a profiler goes the old way.
+# which hooks a class has and what their parameters are. It holds for all trainers of the process;
+# one with a profiler goes the old way.
 
 _call: Any = call
 _connector: Any = data_connector
@@ -136,7 +139,7 @@ _is_overridden = _connector.is_overridden
 _has_param: Callable[..., bool] = lru_cache(256)(_loop.is_param_in_hook_signature)
 
 
-@lru_cache(1)
+@cache
 def _quicken() -> None:
     _call._call_callback_hooks = _call_callbacks
     _call._call_lightning_module_hook = _call_module

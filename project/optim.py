@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Iterable
+from importlib import import_module
 from types import MethodType
 from typing import Any
 
@@ -11,12 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-_GLOBAL_HOOKS = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
-# What torch puts around every class's step, with that in ``__wrapped__``.
-_REGION: Any = Optimizer.profile_hook_step(Optimizer.step)
 BACKBONE = "backbone_"  # how the names of its groups begin
 # Settings that stand in an optimizer's groups and that nothing but the user changes.
 SETTINGS = (
@@ -175,17 +172,26 @@ def step_quickly(optimizer: Optimizer) -> None:
 
     Of a small network's step it takes a fiftieth. Hooks on steps are called as ever.
     """
+    try:  # private names: a torch that has others steps as it does
+        module = import_module("torch.optim.optimizer")
+        everywhere = module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks
+        listens, region = torch._C._autograd._profiler_enabled, Optimizer.profile_hook_step
+        of_torch = region(_nothing).__code__  # around every class's step, with that in __wrapped__
+    except AttributeError:
+        return
     whole: Any = type(optimizer).step
-    if "step" in vars(optimizer) or getattr(whole, "__code__", None) is not _REGION.__code__:
+    if "step" in vars(optimizer) or getattr(whole, "__code__", None) is not of_torch:
         return  # its own, e.g. around that of another class
     bare = whole.__wrapped__
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        hooks = self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks, *_GLOBAL_HOOKS
-        called = whole if any(hooks) or torch._C._autograd._profiler_enabled() else bare
-        return called(self, *args, **kwargs)
+        hooks = self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks, *everywhere
+        return (whole if any(hooks) or listens() else bare)(self, *args, **kwargs)
 
     optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+
+
+def _nothing(optimizer: Optimizer) -> None: ...
 
 
 def set_horizon(scheduler: LRScheduler, total_steps: int) -> str | None:

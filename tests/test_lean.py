@@ -204,6 +204,7 @@ def test_a_profiler_still_sees_every_hook() -> None:
     assert len(profiler.recorded_durations["[Callback]Counting.on_after_backward"]) == 4
     assert len(profiler.recorded_durations["[LightningModule]Learner.on_after_backward"]) == 4
     assert len(profiler.recorded_durations["[Strategy]SingleDeviceStrategy.training_step"]) == 4
+    assert len(profiler.recorded_durations["[LightningModule]Learner.optimizer_zero_grad"]) == 4
 
 
 def test_hooks_are_looked_up_by_class_unless_an_object_has_its_own() -> None:
