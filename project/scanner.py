@@ -25,7 +25,7 @@ class _Scanner(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         except argparse.ArgumentError as error:
             name = str(error.argument_name).rsplit("/", 1)[-1]
-            raise UserError(f"{name} needs a value. See lightning VERB --help.") from None
+            raise UserError(f"{name} needs a value. See {self.prog} --help.") from None
 
 
 def _config_name(name: str) -> str:
@@ -38,7 +38,7 @@ def _config_name(name: str) -> str:
 
 def scanner(verb: str) -> argparse.ArgumentParser:
     """Return what takes the options about files and runs out of a command line."""
-    found = _Scanner(add_help=False, allow_abbrev=False, exit_on_error=False)
+    found = _Scanner(f"lightning {verb}", add_help=False, allow_abbrev=False, exit_on_error=False)
     found.add_argument("-c", "--config", action="append", default=[], type=_config_name)
     # Those of the other verbs, too: they are refused with what to say instead.
     about_runs = ("--run", "--resume", "--init_from", "--ckpt_path")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-# Decorators that leave the arguments as they are.
+# Decorators that leave the arguments as they are; the second is Lightning's, of its Trainer.
 _HARMLESS = {"override", "_defaults_from_env_vars"}
 
 
@@ -25,7 +25,9 @@ def arguments(path: str) -> tuple[str, ...] | None:
         return None
     module, node = found
     others = (part for part in node.body if not isinstance(part, ast.FunctionDef))
-    if node.decorator_list or any(_names_it(part, "__init__", "__new__") for part in others):
+    if node.decorator_list or node.keywords:
+        return None
+    if any(_names_it(part, "__init__", "__new__") for part in others):
         return None
     methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
     init = methods.get("__init__")
@@ -34,7 +36,7 @@ def arguments(path: str) -> tuple[str, ...] | None:
     own = _names(init) if init else ()
     if init and not init.args.kwarg:
         return own
-    if node.keywords or len(node.bases) > 1:
+    if len(node.bases) > 1:
         return None
     given = _given_to_base(init) if init else set()
     handed_on = _of_base(module, node) if given is not None else None

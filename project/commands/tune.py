@@ -8,7 +8,7 @@ Example: `lightning tune --config configs/mnist.yaml`
 
 Workers: the fewest with which training is as fast as with any.
 Precision: float32 or bf16-mixed, and for convolutions channels_last; what is configured stays if it
-is nearly as fast as any.
+is nearly as fast as any. Accuracy is not looked at: compare a run of each.
 Batch size: doubled until it no longer fits, then searched in between; never larger than the
 training set. Taken is the smallest that is about as fast as any and leaves an epoch 50 steps, with
 the learning rate that it implies: linear for SGD, square root for others.

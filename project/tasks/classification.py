@@ -178,9 +178,8 @@ class ClassificationTask(L.LightningModule):
     def _log(self, split: str, tally: Tally, on_step: bool) -> None:
         """Log the figures of all processes."""
         tally.reduce(self.trainer.strategy)
-        names = ("loss", "acc") if split == "train" else ("loss", "acc", "f1")
-        scalars = tally.scalars()
-        figures = {f"{split}/{name}": scalars[name] for name in names}
+        figures = {f"{split}/{name}": value for name, value in tally.scalars().items()}
+        figures.pop("train/f1", None)
         # They are already the same on all processes: max leaves them so, to the last bit.
         self.log_dict(
             figures,
@@ -239,12 +238,13 @@ class ClassificationTask(L.LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if not self._checked:
             self._checked = fit_check.check_data(self, self.net, self.num_classes, data)
-        if stage == "fit" and self._balance:
+        if stage != "fit":
+            return
+        self._train_tally.reset()  # of a fit before this one that did not end
+        if self._balance:
             self.class_weights = balanced_weights(data, self.num_classes)
-        if self.compile_net and stage == "fit" and self.net._compiled_call_impl is None:
-            # In place, so that checkpoints keep their keys. By default a second batch size compiles
-            # once more, for any size; later ones reuse that.
-            self.net.compile()
+        if self.compile_net and self.net._compiled_call_impl is None:
+            self.net.compile()  # in place: checkpoints keep their keys
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build optimizer and schedule.

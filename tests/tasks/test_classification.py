@@ -100,6 +100,24 @@ def test_train_window_survives_a_checkpoint_in_the_middle(trainer, task, data, t
         assert resumed.callback_metrics[name] == whole.callback_metrics[name], name
 
 
+def test_a_fit_that_was_interrupted_leaves_nothing_to_the_next(trainer, task, data):
+    class Interrupt(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if batch_idx == 4:
+                raise ZeroDivisionError
+
+    frozen = functools.partial(torch.optim.SGD, lr=0.0)
+    model, fresh, losses = task(optimizer=frozen), task(optimizer=frozen), []
+    fresh.load_state_dict(model.state_dict())
+    with pytest.raises(ZeroDivisionError):
+        trainer(log_every_n_steps=8, callbacks=[Interrupt()]).fit(model, data())
+    for each in (model, fresh):
+        run = trainer(log_every_n_steps=8)
+        run.fit(each, data())
+        losses.append(run.callback_metrics["train/loss"].item())
+    assert losses[0] == losses[1]
+
+
 def test_predict_gives_ordinary_probs_in_bf16(trainer, task, data):
     probs = torch.cat(trainer(precision="bf16-mixed").predict(task(), data()))
     assert probs.dtype == torch.float32
