@@ -1,6 +1,6 @@
 """Where a NaN or Inf in training came from: input, parameters, labels, loss or gradients."""
 
-import math
+import cmath
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -28,9 +28,9 @@ class Cause(NamedTuple):
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether no value is NaN or Inf."""
-    if tensor.ndim == 0:
-        return math.isfinite(tensor.item())
-    return bool(local(tensor).isfinite().all())
+    values = local(tensor)
+    # A sum is finite only if all are, and is quick; finite ones may overflow together.
+    return cmath.isfinite(values.sum().item()) or bool(values.isfinite().all())
 
 
 def local(gradient: Tensor) -> Tensor:
