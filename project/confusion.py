@@ -14,9 +14,12 @@ Counts = npt.NDArray[np.int64]
 
 _BLUE = np.array([8, 69, 148], dtype=np.float64)
 _RED = np.array([165, 15, 21], dtype=np.float64)
-_LABEL_WIDTH = 150  # px for a class name
+_LABEL_WIDTH = 200  # px for a class name
 _COUNTED = 20  # at most so many classes have their counts written into the cells
 _SIDE = 1200  # px, side of the matrix with many classes
+# TensorBoard leaves out pixels to show the picture on a card of some 330 px: letters grow with it.
+_TEXT = 1 / 22  # of the side
+_SIZES = 13, 28  # px, smallest and largest
 
 
 def per_class_table(figures: Sequence[Tensor], names: list[str]) -> str:
@@ -55,21 +58,24 @@ def draw_confusion_matrix(counts: Counts, names: list[str]) -> Image.Image:
     """
     classes = len(counts)
     cell = 48 if classes <= _COUNTED else max(1, _SIDE // classes)
-    text = min(13, cell - 1)
+    side = classes * cell
+    words = min(max(_SIZES[0], round(side * _TEXT)), _SIZES[1])
+    text = min(words, cell - 1)
     # Above some hundred classes no name fits beside its row; the colours still show blocks.
     labels = [fit_text(name, _LABEL_WIDTH, text) if text >= 8 else "" for name in names]
-    margin = 34 + max(int(font(13).getlength(label)) for label in labels)
-    side = classes * cell
-    picture = Image.new("RGB", (margin + max(side, 330) + 12, margin + side + 32), WHITE)
+    margin = words + 21 + max(int(font(max(1, text)).getlength(label)) for label in labels)
+    caption = _caption(counts)
+    width = max(margin + side, 12 + int(font(words).getlength(caption))) + 12
+    picture = Image.new("RGB", (width, margin + side + words + 19), WHITE)
     cells = Image.fromarray(_colors(counts)).resize((side, side), Image.Resampling.NEAREST)
     picture.paste(cells, (margin, margin))
     draw = ImageDraw.Draw(picture)
     if cell >= 8:
         _draw_lines(draw, margin, cell, classes)
-    _draw_names(picture, draw, labels, margin, cell, text)
+    _draw_names(picture, draw, labels, margin, cell, (text, words))
     if classes <= _COUNTED:
-        _draw_counts(draw, counts, margin, cell)
-    draw.text((margin, margin + side + 8), _caption(counts), BLACK, font(13))
+        _draw_counts(draw, counts, margin, cell, text)
+    draw.text((12, margin + side + 8), caption, BLACK, font(words))
     return picture
 
 
@@ -100,9 +106,10 @@ def _draw_names(
     labels: list[str],
     margin: int,
     cell: int,
-    text: int,
+    sizes: tuple[int, int],
 ) -> None:
-    """Class names left of the rows and, upright, above the columns."""
+    """Class names left of the rows and, upright, above the columns; what these are beside them."""
+    text, words = sizes
     for index, label in enumerate(labels):
         middle = margin + index * cell + cell // 2
         if label:
@@ -110,18 +117,20 @@ def _draw_names(
             upright = upright_text(label, text)
             picture.paste(upright, (middle - upright.width // 2, margin - 6 - upright.height))
     middle = margin + len(labels) * cell // 2
-    draw.text((middle, 4), "predicted", BLACK, font(13), anchor="ma")
-    upright = upright_text("true", 13)
+    draw.text((middle, 4), "predicted", BLACK, font(words), anchor="ma")
+    upright = upright_text("true", words)
     picture.paste(upright, (4, middle - upright.height // 2))
 
 
-def _draw_counts(draw: ImageDraw.ImageDraw, counts: Counts, margin: int, cell: int) -> None:
-    """The number of samples in every cell that has some."""
+def _draw_counts(
+    draw: ImageDraw.ImageDraw, counts: Counts, margin: int, cell: int, text: int
+) -> None:
+    """The number of samples in every cell that has some, as large as the cell lets it be."""
     dark = _colors(counts).mean(axis=2) < 140
     for row, column in np.argwhere(counts):
         where = (margin + column * cell + cell // 2, margin + row * cell + cell // 2)
         number = str(counts[row, column])
-        size = 13 if len(number) <= 5 else 10
+        size = min(text, int((cell - 4) * text / font(text).getlength(number)))
         color = WHITE if dark[row, column] else BLACK
         draw.text(where, number, color, font(size), anchor="mm")
 

@@ -56,18 +56,21 @@ def find_images(names: Sequence[str]) -> NamedImages:
 
 def _images(name: str, reasons: dict[str, str]) -> Iterator[str]:
     if os.path.isdir(name):
-        found, why = _in_folder(name, reasons), "is a folder without images"
+        found, none = _in_folder(name, reasons), f"{name} is a folder without images."
     elif os.path.lexists(name):  # a link that leads nowhere, too: reading it says so
         found = _in_table(name, reasons) if extension(name) == ".csv" else iter([name])
-        why = "is a table without a line"
+        none = f"{name} is a table without a line."
+    elif re.search(r"[*?[]", name):
+        found, none = _matching(name), f"{name} matches no image."
     else:
-        found, why = _matching(name), "is the name of no image"
+        bare = name.rstrip("/")
+        near = did_you_mean(os.path.basename(bare), _beside(bare))
+        found, none = iter(()), f"There is no file or folder {name}.{near}"
     first = next(found, None)
     if first is None:
-        near = "" if os.path.exists(name) else did_you_mean(os.path.basename(name), _beside(name))
         raise UserError(
-            f"{name} {why}.{near}\nGive files, folders, patterns such as 'photos/**/*.png', or a "
-            "CSV with a column path."
+            f"{none}\nGive files, folders, patterns such as 'photos/**/*.png', or a CSV with a "
+            "column path."
         )
     yield from chain([first], found)
 
@@ -81,8 +84,6 @@ def _in_folder(folder: str, reasons: dict[str, str]) -> Iterator[str]:
 
 
 def _matching(pattern: str) -> Iterator[str]:
-    if not re.search(r"[*?[]", pattern):
-        return
     for path in sorted(glob.glob(pattern, recursive=True)):
         image = extension(path) in EXTENSIONS and not is_junk(os.path.basename(path))
         if image and not os.path.isdir(path):

@@ -1,10 +1,10 @@
 """What a run writes about itself: ``config.yaml``, ``run.json``, the diff; `runs.py` reads them."""
 
+import contextlib
 import json
 import os
 import platform
 import socket
-import subprocess
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,10 +18,12 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import project
 from project import cores, report
+from project.commit import commit, keep_changes
+from project.disk import writing
 from project.endings import Preempted, lost_rank
 from project.mistakes import Meaning, RunFailed, UserError, meaning
-from project.recipes import HOME
 from project.request import Request
+from project.resume import stopped_early, timed_out
 from project.runs import CONFIG, DIFF, RECORD, process_began
 
 PACKAGES = (
@@ -73,14 +75,15 @@ class RunRecord(Callback):
         """Write configuration and record before the first step, on rank zero."""
         if stage != "fit" or not trainer.is_global_zero:
             return
-        (self.run_dir / CONFIG).write_text(yaml.safe_dump(self.config, sort_keys=False))
+        self._write_config()
         if self.request.run is not None:
             self.record = self.request.run.record | _process()
             life = {"time": _now(), "command": self.request.command, "from": _name(self.request)}
-            life["git_commit"] = _run_git("rev-parse", "HEAD").strip() or None
+            life["git_commit"] = commit()
             self.record |= {"state": "running", "resumed": [*self.record.get("resumed", []), life]}
             return self.write()
-        git = _git(self.run_dir)
+        with writing(self.run_dir / DIFF):
+            git = keep_changes(self.run_dir)
         self.record = _process() | {
             "state": "running",
             "experiment": self.request.experiment,
@@ -129,7 +132,7 @@ class RunRecord(Callback):
         finder = BatchSizeFinder.__name__
         own = [c for c in trainer["callbacks"] or [] if not c["class_path"].endswith(finder)]
         trainer["callbacks"] = own or None
-        (self.run_dir / CONFIG).write_text(yaml.safe_dump(self.config, sort_keys=False))
+        self._write_config()
         self.write()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -164,12 +167,9 @@ class RunRecord(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note how far it came, and which checkpoints the last epoch has left."""
-        limits = (
-            (trainer.max_epochs, trainer.current_epoch),
-            (trainer.max_steps, trainer.global_step),
-        )
-        reached = any(limit not in (None, -1) and at >= limit for limit, at in limits)
-        self.record["stopped_early"] = bool(trainer.should_stop and not reached)
+        seconds = timed_out(trainer)
+        stopped = stopped_early(trainer) and seconds is None
+        self.record |= {"stopped_early": stopped, "timed_out": seconds}
         self.update(trainer)
         done = trainer.fit_loop.epoch_loop.batch_progress.current.completed
         if trainer.is_global_zero and 0 < done < trainer.num_training_batches:
@@ -180,10 +180,12 @@ class RunRecord(Callback):
     ) -> None:
         """Say in the record how the run has ended, and why."""
         if isinstance(exception, Preempted):
-            self.update(trainer)
             saved = exception.checkpoint
             last = {"last_ckpt": self._relative(saved)} if saved else {}
-            return self.end("preempted", **last)
+            with contextlib.suppress(UserError):  # a full disk, which would hide the checkpoint
+                self.update(trainer)
+                self.end("preempted", **last)
+            return
         if reason := lost_rank(exception):
             exception.add_note(Meaning(reason))
         self.failed(exception)
@@ -197,7 +199,8 @@ class RunRecord(Callback):
             # Messages of ours begin with what happened; those of libraries end with it.
             line = said[0] if isinstance(reason, UserError | RunFailed) else said[-1]
             reason = (meaning(reason) or f"{kind}: {line}").splitlines()[0]
-        self.end("failed", error=reason.removesuffix(": "))
+        with contextlib.suppress(UserError):  # a full disk may be why it failed
+            self.end("failed", error=reason.removesuffix(": "))
 
     @rank_zero_only
     def update(self, trainer: Trainer) -> None:
@@ -229,9 +232,20 @@ class RunRecord(Callback):
 
     def write(self) -> None:
         """Replace the record in one step, so that a reader never sees half of it."""
-        draft = self.run_dir / f".{RECORD}.{os.getpid()}"
-        draft.write_text(json.dumps(self.record, indent=2) + "\n")
-        os.replace(draft, self.run_dir / RECORD)
+        self._replace(RECORD, json.dumps(self.record, indent=2) + "\n")
+
+    def _write_config(self) -> None:
+        self._replace(CONFIG, yaml.safe_dump(self.config, sort_keys=False))
+
+    def _replace(self, name: str, text: str) -> None:
+        file, draft = self.run_dir / name, self.run_dir / f".{name}.{os.getpid()}"
+        with writing(file):
+            try:
+                draft.write_text(text)
+                os.replace(draft, file)
+            except OSError:
+                draft.unlink(missing_ok=True)
+                raise
 
     def _relative(self, file: str) -> str | None:
         return os.path.relpath(file, self.run_dir) if file else None
@@ -259,25 +273,6 @@ def hardware(trainer: Trainer) -> dict[str, Any]:
         "processes": trainer.world_size,
         "precision": str(trainer.precision),
     }
-
-
-def _git(run_dir: Path) -> dict[str, Any]:
-    """Return the commit of the project and keep what is not committed beside the record."""
-    commit = _run_git("rev-parse", "HEAD").strip() or None
-    diff = _run_git("diff", "HEAD") if commit else ""
-    if diff:
-        (run_dir / DIFF).write_text(diff)
-    return {"git_commit": commit, "git_dirty": bool(diff) if commit else None}
-
-
-def _run_git(*args: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(HOME), *args], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def _process() -> dict[str, Any]:

@@ -46,6 +46,14 @@ def test_preset_stacks_on_a_recipe(path: Path) -> None:
     assert main(["fit", "--config", str(path), *few]) == 0
 
 
+@pytest.mark.slow
+def test_the_preset_profile_says_where_its_table_is(capsys: pytest.CaptureFixture[str]) -> None:
+    path = CONFIGS / "presets" / "profile.yaml"
+    assert main(["fit", "--config", str(path), "--trainer.max_steps", "2"]) == 0
+    [line] = (at for at in capsys.readouterr().out.splitlines() if at.startswith("Table  "))
+    assert "run_training_epoch" in Path(line.removeprefix("Table  ")).read_text()
+
+
 @pytest.mark.parametrize("name", sorted(UNAVAILABLE))
 def test_preset_for_other_machines_is_answered_in_a_line(
     name: str, capsys: pytest.CaptureFixture[str]

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from project.confusion import draw_confusion_matrix, per_class_table
 
@@ -62,3 +63,12 @@ def test_any_number_of_classes_fits_a_picture(classes):
         counts, [f"a very long class name {i}" * 3 for i in range(classes)]
     )
     assert max(picture.size) < 1500
+
+
+def test_letters_keep_their_height_where_tensorboard_leaves_out_pixels():
+    picture = draw_confusion_matrix(np.zeros((10, 10), dtype=np.int64), list("0123456789"))
+    size = 330, picture.height * 330 // picture.width
+    shown = np.asarray(picture.resize(size, Image.Resampling.NEAREST).convert("L"))
+    inked = (shown < 128).any(axis=1)[::-1]
+    below = inked[inked.argmax() :]  # of the line below the matrix, from "g" up to "h"
+    assert below.argmin() >= 11

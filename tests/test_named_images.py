@@ -64,8 +64,9 @@ def test_a_link_that_leads_nowhere_is_an_image_that_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("a.pgn", r"a\.pgn is the name of no image\. Did you mean a\.png\?"),
-        ("x/*.png", r"x/\*\.png is the name of no image"),
+        ("a.pgn", r"There is no file or folder a\.pgn\. Did you mean a\.png\?"),
+        ("emtpy/", r"There is no file or folder emtpy/\. Did you mean empty\?"),
+        ("x/*.png", r"x/\*\.png matches no image\.\n"),
         ("empty", r"empty is a folder without images\.\n"),
         ("empty.csv", r"empty\.csv is a table without a line\.\n"),
         ("blank.csv", "is a table without a line"),

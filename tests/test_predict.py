@@ -307,7 +307,7 @@ def test_half_precision_gives_ordinary_numbers(digits_run: Run, images: Path) ->
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["nothing.png"], "nothing.png is the name of no image"),
+        (["nothing.png"], "There is no file or folder nothing.png"),
         (["new", "--tta", "turn"], "--tta takes flip, got 'turn'"),
         (["new", "--tta", "flip"], "mirrored"),
         (["new", "--top_k", "11"], "--top_k is 11, but there are 10 classes"),

@@ -18,6 +18,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from project.checkpoints import is_intact
+from project.disk import DAMAGED, ELSEWHERE, reason
 from project.mistakes import UserError
 
 # A draft is the file that a checkpoint is written to before it gets its name.
@@ -25,23 +26,8 @@ _DRAFT = re.compile(r"\.saving-[0-9a-f]{8}-(?P<pid>\d{1,9})-(?P<host>.+)\.part")
 _OLD = 24 * 3600  # seconds; for drafts of which nobody can say here whether their process lives
 _open_drafts: set[str] = set()
 
-_ELSEWHERE = "train elsewhere: --trainer.default_root_dir DIR"
-_FEWER = f"Free some there, keep fewer (--checkpoint.save_top_k 1), or {_ELSEWHERE}"
-_WRITABLE = f"Make it writable, or {_ELSEWHERE}"
-_DAMAGED = errno.EBADMSG
-_REASONS = {  # what happened, and what to do
-    errno.ENOSPC: ("the disk is full", _FEWER),
-    errno.EDQUOT: ("the quota there is used up", _FEWER),
-    errno.EFBIG: ("files may not be that large (ulimit -f)", f"Raise that, or {_ELSEWHERE}"),
-    errno.EROFS: ("the disk is mounted read-only", _WRITABLE),
-    errno.EACCES: ("this user may not write there", _WRITABLE),
-    errno.EPERM: ("this user may not write there", _WRITABLE),
-    _DAMAGED: ("what was written reads back damaged", f"Check disk and memory, or {_ELSEWHERE}"),
-}
-_GONE = (
-    "its folder is gone: deleted, moved, or its disk unmounted",
-    f"Bring it back, or {_ELSEWHERE}",
-)
+_FEWER = f"keep fewer (--checkpoint.save_top_k 1), {ELSEWHERE}"
+_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DurableCheckpoints(TorchCheckpointIO):
@@ -120,7 +106,7 @@ class DurableCheckpoints(TorchCheckpointIO):
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
-            why, advice = _reason(error, file.parent)
+            why, advice = reason(error, file.parent)
             raise UserError(f"Checkpoint {file} cannot be removed: {why}.\n{advice}") from error
 
     def _make_folder(self, folder: Path) -> None:
@@ -229,23 +215,16 @@ def _check(draft: Path) -> None:
     """Read it back before it takes the place of the last good one."""
     if not is_intact(draft):
         draft.stat()  # raises if it is gone
-        raise OSError(_DAMAGED, os.strerror(_DAMAGED), str(draft))
-
-
-def _reason(error: OSError, folder: Path) -> tuple[str, str]:
-    """Say what happened, and what to do."""
-    if error.errno == errno.ENOENT and not folder.is_dir():
-        return _GONE
-    other = (error.strerror or str(error), f"Look into that, or {_ELSEWHERE}")
-    return _REASONS.get(error.errno or 0, other)
+        raise OSError(DAMAGED, os.strerror(DAMAGED), str(draft))
 
 
 def _explain(error: OSError, checkpoint: dict[str, Any], file: Path) -> str:
     """Say what is not saved, why, what is still there, and what to do."""
-    why, advice = _reason(error, file.parent)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    space = error.errno in _SPACE
+    why, advice = reason(error, file.parent, _FEWER if space else ELSEWHERE)
+    if space or error.errno == errno.EFBIG:
         why += f"; {_size(_length(checkpoint))} needed"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if space:
         why += f", {_size(shutil.disk_usage(file.parent).free)} free on the disk"
     kept = f"\nThe {file.name} that was there before is untouched." if file.is_file() else ""
     return f"Checkpoint {file} is not saved: {why}.{kept}\n{advice}"

@@ -1,8 +1,13 @@
 """Early stopping that can change its mind until the run may stop."""
 
+import math
+
 import lightning as L
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+from lightning.pytorch.utilities import rank_zero_only
+
+_FEW_STEPS = 5  # between two validations
 
 
 class EarlyStopping(callbacks.EarlyStopping):
@@ -13,6 +18,23 @@ class EarlyStopping(callbacks.EarlyStopping):
     """
 
     _stops = False  # whether `trainer.should_stop` is this callback's doing
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Say so where epochs are so short that patience is over after a few steps."""
+        super().on_train_start(trainer, pl_module)
+        every, batches = trainer.check_val_every_n_epoch, trainer.num_training_batches
+        limit = trainer.limit_train_batches  # 1 is a batch, 1.0 all of them
+        is_trial = isinstance(limit, int) or limit < 1
+        if every is None or trainer.val_check_batch != batches or is_trial:
+            return
+        steps, end = batches / trainer.accumulate_grad_batches, trainer.max_epochs
+        ends_first = end is not None and 0 < end <= self.patience * every
+        if math.inf > steps and math.ceil(steps) * every < _FEW_STEPS and not ends_first:
+            count = f"{math.ceil(steps)} step{'s' if steps > 1 else ''}"
+            rank_zero_only(print)(
+                f"An epoch is {count}: lower --data.batch_size or raise "
+                f"--early_stopping.patience, now {self.patience}."
+            )
 
     def _run_early_stopping_check(self, trainer: L.Trainer) -> None:
         others = trainer.should_stop and not self._stops

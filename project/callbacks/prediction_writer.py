@@ -149,8 +149,7 @@ class PredictionWriter(BasePredictionWriter):
             yield
         except OSError as error:
             raise UserError(
-                f"Cannot write to {self.path}: {error.strerror}.\n"
-                "Set another file: --predictions.path FILE"
+                f"Cannot write to {self.path}: {error.strerror}.\nName another file: --output FILE"
             ) from error
 
     def _header(self, path: object, errors: bool, classes: Sequence[str]) -> Row:

@@ -13,8 +13,11 @@ from project.drawing import BLACK, WHITE, Color, fit_text, font
 
 Channels = Sequence[float] | Tensor
 
-_TEXT = 13
-_TILE = 112  # px; wide enough for a short class name below the image
+# TensorBoard leaves out pixels to show a sheet on a card of some 330 px: letters grow with the
+# sheet, in this share of its width, so that no stroke is lost.
+_TEXT = 1 / 25
+_TILE = 112  # px
+_SMALLEST = 13  # px, of text
 _LARGEST = 224
 _GAP = 8
 
@@ -56,8 +59,10 @@ def draw_sheet(
     """
     width, height = _shown_size(pixels.shape[2], pixels.shape[1])
     lines = max(len(caption) for caption in captions)
-    tile_width, tile_height = max(width, _TILE), height + lines * (_TEXT + 4)
     columns = math.ceil(math.sqrt(len(pixels)))
+    tile_width = max(width, _TILE)
+    text = max(_SMALLEST, round(columns * (tile_width + _GAP) * _TEXT))
+    tile_height = height + lines * (text + 3) + 1
     rows = -(-len(pixels) // columns)
     size = (columns * (tile_width + _GAP) + _GAP, rows * (tile_height + _GAP) + _GAP)
     sheet = Image.new("RGB", size, WHITE)
@@ -68,9 +73,9 @@ def draw_sheet(
         image = Image.fromarray(pixels[index]).resize((width, height), Image.Resampling.NEAREST)
         sheet.paste(image, (left + (tile_width - width) // 2, top))
         color = BLACK if colors is None else colors[index]
-        for line, text in enumerate(caption):
-            where = (left + tile_width // 2, top + height + 2 + line * (_TEXT + 3))
-            draw.text(where, fit_text(text, tile_width, _TEXT), color, font(_TEXT), anchor="ma")
+        for line, said in enumerate(caption):
+            where = (left + tile_width // 2, top + height + 2 + line * (text + 3))
+            draw.text(where, fit_text(said, tile_width, text), color, font(text), anchor="ma")
     return sheet
 
 

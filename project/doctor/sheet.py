@@ -15,7 +15,9 @@ from project.doctor.registry import Skip
 from project.doctor.subject import Subject
 
 TILE = 96  # px
-TEXT = 12
+# TensorBoard leaves out pixels to show a sheet on a card of some 330 px: letters grow with it.
+TEXT = 1 / 26  # of the sheet's width
+SMALLEST = 13  # px
 MOST = 36  # images
 
 
@@ -27,7 +29,7 @@ def write_sheet(subject: Subject, folder: Path) -> Path | None:
         folder: Of the event file.
 
     Returns:
-        The folder, or None if batches hold no images.
+        The folder, or None if batches hold no images or nothing can be written there.
     """
     from torch.utils.tensorboard import SummaryWriter
 
@@ -40,8 +42,11 @@ def write_sheet(subject: Subject, folder: Path) -> Path | None:
         return None
     picture = sheet(images[:MOST].float(), labels[:MOST], subject.class_names)
     shutil.rmtree(folder, ignore_errors=True)
-    with SummaryWriter(str(folder)) as writer:
-        writer.add_image("train/batch", np.asarray(picture), 0, dataformats="HWC")
+    try:
+        with SummaryWriter(str(folder)) as writer:
+            writer.add_image("train/batch", np.asarray(picture), 0, dataformats="HWC")
+    except OSError:  # the findings are what counts
+        return None
     return folder
 
 
@@ -51,10 +56,11 @@ def sheet(images: Tensor, labels: Tensor, names: list[str] | None) -> Image.Imag
     scaled = ((images - low) / (high - low).clamp_min(1e-8)).nan_to_num(0.0) * 255
     pixels = scaled.to(torch.uint8).expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()
     columns = math.ceil(math.sqrt(len(pixels)))
-    step = TILE + TEXT + 10
+    height = max(SMALLEST, round(columns * (TILE + 8) * TEXT))
+    step = TILE + height + 10
     size = (columns * (TILE + 8), -(-len(pixels) // columns) * step)
     whole = Image.new("RGB", size, (255, 255, 255))
-    draw, font = ImageDraw.Draw(whole), ImageFont.load_default(TEXT)
+    draw, font = ImageDraw.Draw(whole), ImageFont.load_default(height)
     for index, label in enumerate(labels):
         left, top = index % columns * (TILE + 8) + 4, index // columns * step + 4
         tile = Image.fromarray(np.ascontiguousarray(pixels[index]))

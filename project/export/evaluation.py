@@ -67,7 +67,7 @@ def evaluate(loaded: LoadedRun) -> Evaluation:
         loaded.run.path,
         callbacks=[],
         accelerator="auto",
-        limit_val_batches=1.0,
+        limit_val_batches=None,  # all; 1.0 says so on the screen
         enable_progress_bar=sys.stderr.isatty(),
     )
     data, task = loaded.datamodule, copy.deepcopy(loaded.task)

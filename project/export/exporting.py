@@ -1,5 +1,6 @@
 """From a run to a file that computes the same: written, checked, and only then in place."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from project.disk import reason
 from project.export import check, formats
 from project.export.latency import SIZES, Times
 from project.export.metadata import describe, fixed_size
@@ -76,9 +78,11 @@ def export(loaded: LoadedRun, wanted: Wanted, say: Say) -> Result:
         outcome, times = _check(made, whole, samples, reference, wanted)
         os.replace(made, path)
     except OSError as error:  # a full disk, a folder where nobody may write
-        raise RunFailed(f"{path} cannot be written: {error.strerror or error}") from error
+        why, advice = reason(error, path.parent, "or write it elsewhere: --output FILE")
+        raise RunFailed(f"{path} cannot be written: {why}.\n{advice}") from error
     finally:
-        made.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it would hide the error that led here
+            made.unlink(missing_ok=True)
     mixing = reference.mixing if reference.mixes else None
     weights = sum(tensor.nbytes for tensor in loaded.task.state_dict().values())
     return Result(path, metadata, samples.split, outcome, mixing, weights, times)

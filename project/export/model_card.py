@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from project.confusion import draw_confusion_matrix
+from project.disk import COPY, writing
 from project.export.card_text import PICTURE, CardText
 from project.export.evaluation import evaluate
 from project.export.seen import look
@@ -41,16 +42,17 @@ def write_model_card(loaded: LoadedRun, exported: Path | None = None) -> Path:
     notes = _notes(file)
     found = evaluate(loaded)
     text = CardText(loaded, found, look(loaded), exported)
-    if found.counts is not None:
-        picture = draw_confusion_matrix(found.counts, text.class_names)
-        draft = _draft(loaded.run.path / PICTURE)
-        picture.save(draft, format="PNG")
-        os.replace(draft, loaded.run.path / PICTURE)
     made = f"Made by `lightning export` on {datetime.now().astimezone():%Y-%m-%d}."
     lines = [*text.title(), "", made, "", notes, "", *text.sections()]
-    draft = _draft(file)
-    draft.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
-    os.replace(draft, file)
+    with writing(file, COPY):
+        if found.counts is not None:
+            picture = draw_confusion_matrix(found.counts, text.class_names)
+            draft = _draft(loaded.run.path / PICTURE)
+            picture.save(draft, format="PNG")
+            os.replace(draft, loaded.run.path / PICTURE)
+        draft = _draft(file)
+        draft.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
+        os.replace(draft, file)
     return file
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from project.mistakes import UserError
 
+# What files of a format are called; any other suffix will do for all of them.
+SUFFIXES = {"onnx": (".onnx",), "pt2": (".pt2",), "torchscript": (".pt",)}
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 # Torch writes operators of 18, and converts; later ones than its own it cannot.
 OPSETS = 18, 25
@@ -43,6 +45,8 @@ class Wanted:
     def __post_init__(self) -> None:
         for package in NEEDED.get(self.format, ()):
             require(package, f"--format {self.format}")
+        if self.output is not None:
+            _check_suffix(self.output, self.format)
         if self.int8 and self.format != "onnx":
             raise UserError(
                 f"--format {self.format} has no int8: ONNX Runtime computes it.\nSay --format onnx "
@@ -64,6 +68,16 @@ class Wanted:
     def kind(self) -> str:
         """The precision as the metadata has it."""
         return f"int8-{self.int8}" if self.int8 else self.precision
+
+
+def _check_suffix(output: Path, kind: str) -> None:
+    """Refuse the name of another format."""
+    other = next((name for name, known in SUFFIXES.items() if output.suffix in known), kind)
+    if other != kind:
+        raise UserError(
+            f"--output {output} is the name of a file of {other}, and --format is {kind}.\n"
+            f"Say --format {other}, or --output {output.with_suffix(SUFFIXES[kind][0])}."
+        )
 
 
 def require(package: str, what: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import project
 from project import pretrained, report
+from project.disk import COPY, writing
 from project.export.architecture import NET, Architecture, find_architecture
 from project.export.facts import images_taken, origin
 from project.export.wanted import require
@@ -22,9 +23,10 @@ WEIGHTS, MODEL, SOURCE, EXAMPLE = "model.safetensors", "model.json", f"{NET}.py"
 ANY_SIZE = 64  # px, of the example's image where the network takes any
 _TOLERANCE = 1e-5  # of logits, relative to the largest: the same weights, normalised in fractions
 
-_EXAMPLE = '''"""Needs {needs}: python example.py."""
+_EXAMPLE = '''"""Needs {needs}: python example.py{file}."""
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -39,8 +41,27 @@ net.load_state_dict(load_file(here / "model.safetensors"))
 {images}
 with torch.inference_mode():
     logits = net({normalised})
-print("class", model["class_names"][int(logits[0].argmax())])
+said = model["class_names"][int(logits[0].argmax())]
+print("class", said if images.any() else f"{{said}} (of a black image)")
 '''
+# The centre of an image, resized as `preprocess` and `read` of the data modules here do it.
+_READ = '''
+
+def read(file):
+    """Return what the network was trained to see of an image file, (1, C, H, W), 0 to 255."""
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(Image.open(file)).convert("{mode}")
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    pixels = pixels.view(1, image.height, image.width, -1).permute(0, 3, 1, 2).float()
+'''
+_RESIZED = """    sides = image.height, image.width
+    tall, wide = (max({size}, int(side * {shorter} / min(sides))) for side in sides)
+    top, left = round((tall - {size}) / 2), round((wide - {size}) / 2)
+    resize = torch.nn.functional.interpolate
+    pixels = resize(pixels, (tall, wide), mode="bilinear", antialias=True).round().clamp(0, 255)
+    return pixels[..., top : top + {size}, left : left + {size}]
+"""
 
 
 def write_weights(loaded: LoadedRun, folder: Path) -> list[Path]:
@@ -64,7 +85,8 @@ def write_weights(loaded: LoadedRun, folder: Path) -> list[Path]:
     _check(folder)
     found = find_architecture(loaded)
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
-    draft.mkdir(parents=True)
+    with writing(folder, COPY):
+        draft.mkdir(parents=True)
     try:
         _write(draft, loaded, found)
         names = sorted(file.name for file in draft.iterdir())
@@ -149,19 +171,38 @@ def _example(found: Architecture, facts: dict[str, Any]) -> str:
     packages = ["torch", *(p for p in found.packages if p != "torch"), "safetensors"]
     size = facts["image_size"] or ANY_SIZE
     shape = f"1, {facts['in_channels']}, {size}, {size}"
-    images, normalised = f"images = torch.zeros({shape})  # yours here", "images"
+    images, normalised, file = f"images = torch.zeros({shape})  # yours here", "images", ""
     if facts["mean"] is not None:
+        images, normalised = (
+            f"torch.zeros({shape}, dtype=torch.uint8)",
+            "(images / 255 - mean) / std",
+        )
+        if mode := {1: "L", 3: "RGB"}.get(facts["in_channels"]):
+            packages.append("Pillow")
+            file, images = " photo.jpg", f"read(sys.argv[1]) if sys.argv[1:] else {images}"
         images = (
-            f"images = torch.zeros({shape}, dtype=torch.uint8)  # yours here, 0 to 255\n"
+            f"{_reading(facts, mode) if mode else ''}images = {images}\n"
             'mean, std = (torch.tensor(model[key]).view(-1, 1, 1) for key in ("mean", "std"))'
         )
-        normalised = "(images / 255 - mean) / std"
     if _shows_grey_as_rgb(found.net, facts):
         normalised = f"({normalised}).expand(-1, 3, -1, -1)"
-    needs = f"{', '.join(packages[:-1])} and {packages[-1]}"
     return _EXAMPLE.format(
-        needs=needs, module=found.module, name=found.name, images=images, normalised=normalised
+        needs=f"{', '.join(packages[:-1])} and {packages[-1]}",
+        file=file,
+        module=found.module,
+        name=found.name,
+        images=images,
+        normalised=normalised,
     )
+
+
+def _reading(facts: dict[str, Any], mode: str) -> str:
+    """The lines that read an image file."""
+    size, fraction = facts["image_size"], facts["crop_fraction"] or 1
+    if size is None:
+        return _READ.format(mode=mode) + "    return pixels\n\n\n"
+    resized = _RESIZED.format(size=size, shorter=round(size / fraction))
+    return _READ.format(mode=mode) + resized + "\n\n"
 
 
 def _shows_grey_as_rgb(net: nn.Module, facts: dict[str, Any]) -> bool:

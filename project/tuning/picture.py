@@ -10,13 +10,13 @@ from PIL import Image, ImageDraw
 from project.drawing import BLACK, WHITE, font
 from project.tuning.rate import Range
 
-SIZE, LEFT, TOP, BOTTOM = (640, 400), 60, 30, 40  # px
+SIZE, LEFT, TOP, BOTTOM = (640, 400), 80, 40, 40  # px
 GREY, BLUE, RED = (200, 200, 200), (31, 119, 180), (214, 39, 40)
-TEXT = 12
+TEXT = 22  # px; TensorBoard leaves out every other pixel to show it on a card
 
 
-def write(found: Range, folder: Path) -> Path:
-    """Write it in place of an older one.
+def write(found: Range, folder: Path) -> Path | None:
+    """Write it in place of an older one; return the folder, or None where the disk refuses it.
 
     Args:
         found: The test.
@@ -25,8 +25,11 @@ def write(found: Range, folder: Path) -> Path:
     from torch.utils.tensorboard import SummaryWriter
 
     shutil.rmtree(folder, ignore_errors=True)
-    with SummaryWriter(str(folder)) as writer:
-        writer.add_image("learning_rate/range", np.asarray(draw(found)), 0, dataformats="HWC")
+    try:
+        with SummaryWriter(str(folder)) as writer:
+            writer.add_image("learning_rate/range", np.asarray(draw(found)), 0, dataformats="HWC")
+    except OSError:  # the settings are what counts
+        return None
     return folder
 
 
@@ -62,5 +65,5 @@ def draw(found: Range) -> Image.Image:
         x, _ = place(found.rate, low)
         pen.line((x, TOP, x, floor), RED, 2)
         title += f"; suggested: {found.rate:g}"
-    pen.text((LEFT, 8), title, BLACK, font(TEXT))
+    pen.text((8, 6), title, BLACK, font(TEXT))
     return picture

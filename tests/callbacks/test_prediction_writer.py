@@ -458,7 +458,7 @@ def test_two_loaders_are_refused(predict, data, module):
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_predicted(predict, data):
     Path("file").write_text("")
-    with pytest.raises(UserError, match=r"Cannot write to file/x\.csv.*\n.*--predictions\.path"):
+    with pytest.raises(UserError, match=r"Cannot write to file/x\.csv.*\n.*--output"):
         predict(data.loader(4), writer=PredictionWriter("file/x.csv"))
 
 

@@ -129,3 +129,11 @@ def test_no_tensorboard_no_picture(make_trainer, make_module, data, drawn):
 def test_zero_images_are_refused():
     with pytest.raises(ValueError, match="num_images must be at least 1, got 0"):
         TrainingImages(num_images=0)
+
+
+def test_captions_keep_their_height_where_tensorboard_leaves_out_pixels():
+    white = np.full((16, 8, 8, 3), 255, dtype=np.uint8)
+    sheet = draw_sheet(white, [["8"]] * 16)
+    size = 330, sheet.height * 330 // sheet.width
+    inked = (np.asarray(sheet.resize(size, Image.Resampling.NEAREST).convert("L")) < 128).any(1)
+    assert inked[inked.argmax() :].argmin() >= 8

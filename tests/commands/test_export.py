@@ -75,6 +75,8 @@ def test_a_wrong_setting_ends_with_2(
         (["--int8", "static", "--precision", "float16"], "give one"),
         (["--precision", "bfloat16"], "--format pt2"),
         (["--opset", "9"], "from 18 to"),
+        (["--format", "pt2", "--output", "x.onnx"], "Say --format onnx, or --output x.pt2"),
+        (["--output", "x.pt2"], "Say --format pt2, or --output x.onnx"),
         (["--weights", "--benchmark"], "say --format"),
         pytest.param(["--output", "no/model"], "no folder", marks=pytest.mark.slow),
     ],

@@ -50,6 +50,15 @@ def test_the_figures_are_those_of_lightning_test(
     assert "(confusion_matrix.png)" in text
 
 
+def test_an_evaluation_says_nothing_of_its_trainer(
+    untrained: LoadedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lightning.pytorch.trainer.setup.rank_zero_info", said.append)
+    evaluate(untrained)
+    assert [line for line in said if "limit_" in line] == []
+
+
 @pytest.mark.slow
 def test_the_facts_are_those_of_the_record(digits_run: Run, tmp_path: Path) -> None:
     run = shutil.copytree(digits_run.path, tmp_path / "copy")

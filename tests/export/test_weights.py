@@ -2,16 +2,20 @@
 
 import json
 import os
+import runpy
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from packaging.requirements import Requirement
+from PIL import ExifTags, Image
 from torch import nn
 
 import project
@@ -103,6 +107,29 @@ def test_the_json_says_what_the_weights_are(untrained: LoadedRun, tmp_path: Path
     assert (said["checkpoint"], said["epoch"], said["step"]) == ("last.ckpt", 0, 3)
     assert said["git_commit"] is None  # the run's record does not say, so nothing is said
     assert said["metrics"] == {}
+
+
+def test_the_example_reads_an_image_file_as_the_run_does(
+    untrained: LoadedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    photo, folder = tmp_path / "photo.png", tmp_path / "weights"
+    noise = np.random.default_rng(0).integers(0, 256, (37, 53), dtype=np.uint8)
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    Image.fromarray(noise).convert("RGB").save(photo, exif=turned)
+    write_weights(untrained, folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr("sys.argv", ["example.py", str(photo)])
+    found = runpy.run_path(str(folder / "example.py"))
+    sys.modules.pop("net", None)
+    read = untrained.datamodule.read(str(photo)).float()
+    # The run's reader computes in bytes, which may be rounded the other way.
+    torch.testing.assert_close(found["images"][0], read, atol=1, rtol=0)
+    names = [str(digit) for digit in range(10)]
+    assert capsys.readouterr().out == f"class {names[int(found['logits'][0].argmax())]}\n"
 
 
 def test_tied_weights_are_written_each_by_itself(
