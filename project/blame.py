@@ -8,7 +8,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from project.mistakes import RunFailed, UserError, innermost
+import project
+from project.mistakes import RunFailed, UserError, did_you_mean, innermost
 
 _FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _NAMES = r"(?:['\"]|value: |path but )([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)"
@@ -50,14 +51,37 @@ def place_of(error: BaseException) -> str | None:
     return None
 
 
+def bug_of(error: BaseException, trace: TracebackType | None) -> str | None:
+    """Return ``file, line n: what`` for a bug in a file of the user's.
+
+    Args:
+        error: The error.
+        trace: Where to look: its traceback or the inner part of it.
+
+    Returns:
+        None if it came through no such file; this package's top-level files are not meant.
+    """
+    house = Path(project.__file__).absolute().parent
+    for frame in reversed(traceback.extract_tb(trace)):
+        file = frame.filename
+        if file.startswith((*_FOREIGN, "<")) or Path(file).absolute().parent == house:
+            continue
+        name, owner = getattr(error, "name", None), getattr(error, "obj", None)
+        hint = did_you_mean(name, dir(owner)) if name and owner is not None else ""
+        what = f"{type(error).__name__}: {error}{hint and '.'}{hint}"
+        return f"{_short(file)}, line {frame.lineno}: {what}"
+    return None
+
+
 def judge(wrapped: BaseException) -> Exception:
-    """Tell a mistake in a setting, which a constructor refuses, from a bug in the constructor.
+    """Tell a mistake in a setting, which a constructor refuses, from other errors.
 
     Args:
         wrapped: What jsonargparse made of it; the chain of its causes leads to the error itself.
 
     Returns:
-        A ``UserError``, or the error itself, whose traceback is then shown.
+        A ``UserError``, also for a bug in a file of the user's; or the error itself, whose
+        traceback is then shown.
     """
     error = _origin(wrapped)
     if found := _OTHER_CLASSES.match(str(error)):
@@ -74,7 +98,7 @@ def judge(wrapped: BaseException) -> Exception:
     if not isinstance(error, ValueError | OSError) and type(error).__name__ != (
         "MisconfigurationException"
     ):
-        return error
+        return UserError(bug) if (bug := bug_of(error, error.__traceback__)) else error
     last = _last(error.__traceback__)
     if last is None or "jsonargparse" in last.tb_frame.f_code.co_filename:
         # Of several types that were tried, the first failure is the cause; the text has them all.

@@ -36,7 +36,7 @@ What people set (any setting of a YAML can be given as --a.b.c VALUE, and then b
   --model.optimizer CLASS             e.g. torch.optim.SGD, with --model.optimizer.lr X
   --model.scheduler CLASS             e.g. torch.optim.lr_scheduler.StepLR, or null
   --checkpoint.monitor NAME           the metric that decides which checkpoint is best
-  --early_stopping.patience N         epochs without progress; --early_stopping null: never
+  --early_stopping.patience N         validations without progress; --early_stopping null: never
   --autosave.every_n_minutes N        checkpoint to resume from, kept apart from the best ones
   --finite_guard null                 do not stop at the first NaN or Inf
   --print_config                      show every setting and stop

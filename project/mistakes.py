@@ -1,16 +1,12 @@
 """A user's mistake in one to three lines: what was given, what is allowed, what to do next."""
 
 import difflib
-import importlib
-import inspect
-import pkgutil
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import project
+from project.known_classes import candidates, classes_in, near_classes
 
 
 class UserError(Exception):
@@ -98,8 +94,9 @@ def innermost(message: str) -> str:
         return tried[0] if tried and message.startswith("Does not validate") else message
     name, reason = problem.groups()
     if missing := re.search(r"Requirement '([^']+)' not met|No module named '([^']+)'", reason):
-        package = missing[1] or missing[2]
-        return f"{name} needs a package that is not installed: pip install '{package}'"
+        of_ours = name.endswith((".WandbLogger", ".MLFlowLogger"))
+        how = "-e '.[loggers]'" if of_ours else f"'{missing[1] or missing[2]}'"
+        return f"{name} needs a package that is not installed: pip install {how}"
     return f"{name}: {reason.strip()}"
 
 
@@ -123,7 +120,8 @@ def _unknown(found: re.Match[str], complaint: Complaint) -> str:
     ]
     alike = [o for n in near for o, last in zip(options, leaves, strict=True) if last == n]
     inside = [option for option in alike if option.startswith(f"{complaint.key}.")]
-    best = same or (inside if complaint.key else []) or near_full or alike
+    begun = [option for option in options if len(name) > 3 and option.startswith(f"{full}_")]
+    best = same or (inside if complaint.key else []) or near_full or alike or begun
     hint = suggest([f"--{option}" for option in best[:3]])
     if not hint and 0 < len(complaint.accepted) <= 12:
         hint = f" It has: {', '.join(sorted(complaint.accepted))}."
@@ -159,21 +157,29 @@ def _wrong_kind(found: re.Match[str], complaint: Complaint) -> str:
 
 
 def _unfit(key: str, given: str, kind: str) -> str:
-    near = _candidates(key)
+    near = candidates(key)
     example = f" One is {near[0]}." if near else ""
     return f"--{key} cannot be {given}: it is no {kind}.{example}"
 
 
 def _not_in_module(found: re.Match[str], complaint: Complaint) -> str:
-    return _no_class(complaint.key, found[1], found[2])
+    return _no_class(complaint, found[1], found[2])
 
 
 def _no_module(found: re.Match[str], complaint: Complaint) -> str:
     wanted = re.search(r"class_path '([^']+)'|Expected a path but (\S+) either", complaint.message)
     name = (wanted[1] or wanted[2]) if wanted else found[1] or found[2]
-    if re.match(r"[-+.\d]", name):  # a number that is none
+    is_number = re.match(r"[-+.\d]", name) or re.search("<class '(int|float)'>", complaint.message)
+    if is_number:  # or should be one
         return f"--{complaint.key} cannot be {name!r}: {_expected(complaint.message)}."
-    return _no_class(complaint.key, "", name)
+    return _no_class(complaint, "", name)
+
+
+def _file(found: re.Match[str], complaint: Complaint) -> str:
+    file = Path(found[1])
+    what = f"{file} is a file" if file.is_file() else f"there is no file {file}"
+    hint = suggest(classes_in(file)) or " Give one by its full path, e.g. project.models.MLP."
+    return f"--{complaint.key} takes a class, and {what}.{hint}"
 
 
 def _refused(found: re.Match[str], complaint: Complaint) -> str:
@@ -183,7 +189,7 @@ def _refused(found: re.Match[str], complaint: Complaint) -> str:
 def _wrong_type(found: re.Match[str], complaint: Complaint) -> str:
     value = complaint.typed if complaint.typed is not None else found[1]
     if re.fullmatch(r"[A-Za-z_]\w*", value) and "Callable[" in complaint.message:
-        return _no_class(complaint.key, "", value)
+        return _no_class(complaint, "", value)
     kind = re.search(
         r"Subtypes: \[.*<class '[\w.]*\.(\w+)'>, <class 'NoneType'>\]", complaint.message
     )
@@ -201,6 +207,7 @@ ANSWERS: tuple[tuple[str, Callable[[re.Match[str], Complaint], str]], ...] = (
     (r"arguments are required: ([\w., ]+)", _required),
     (r"File does not exist: '([^']+)'", _no_file),
     (r"argument (?:-\w/)?(--\S+): expected ", _no_value),
+    (r"Expected a path but (\S+\.py) either", _file),
     (r"Multiple subclasses with name (\w+)\..*ambiguity: ([^\n]+)", _ambiguous),
     (r"Import path (\S+) does not correspond to a subclass of (\w+)", _wrong_kind),
     (r"module '([\w.]+)' has no attribute '(\w+)'", _not_in_module),
@@ -210,7 +217,13 @@ ANSWERS: tuple[tuple[str, Callable[[re.Match[str], Complaint], str]], ...] = (
 )
 
 
-_KINDS = {"NoneType": "null", "tuple": "numbers in brackets, e.g. '[0.5,1]',"}
+_KINDS = {
+    "NoneType": "null",
+    "float": "a number",
+    "tuple": "numbers in brackets, e.g. '[0.5,1]',",
+    "Sequence": "a list in brackets, e.g. '[256,128]'",
+    "list": "a list in brackets, e.g. '[256,128]'",
+}
 
 
 def _expected(message: str) -> str:
@@ -223,6 +236,8 @@ def _expected(message: str) -> str:
         plain = re.match(r"<class '(?:\w+\.)*(\w+)'>", found)
         name = literal[1] if literal else plain[1] if plain else found
         wanted.append(_KINDS.get(name, name))
+    if "a number" in wanted:
+        wanted = [name for name in wanted if name != "int"]
     return "expected " + " or ".join(dict.fromkeys(wanted)) if wanted else "it has the wrong type"
 
 
@@ -230,67 +245,11 @@ def _leaf(path: str) -> str:
     return path.rsplit(".", 1)[-1]
 
 
-def _no_class(key: str, module: str, name: str) -> str:
+def _no_class(complaint: Complaint, module: str, name: str) -> str:
     """Say that there is no such class, with the nearest names that fit the setting."""
-    given = f"{module}.{name}" if module else name
-    names = [*_candidates(key), *(_public_names(module) if module else [])]
-    by_leaf = {_leaf(path).lower(): path for path in reversed(names)}
-    leaf = _leaf(given).lower()
-    near = [by_leaf[leaf]] if leaf in by_leaf else _in_files(module, _leaf(given))
-    near = near or difflib.get_close_matches(given, names, n=3, cutoff=0.75)
-    near = near or [by_leaf[n] for n in difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.75)]
+    near = near_classes(complaint.key, module, name)
+    if "NoneType" in complaint.message and difflib.get_close_matches(name, ["null"], cutoff=0.75):
+        near = ["null"]
     hint = suggest(near) or " Give the full path, e.g. project.models.MLP."
-    return f"--{key}: there is no {given}.{hint}"
-
-
-def _in_files(module: str, name: str) -> list[str]:
-    """Find a class in the files of a package that does not export it."""
-    folders = getattr(sys.modules.get(module), "__path__", [])
-    return [
-        f"{module}.{file.stem}.{name}"
-        for folder in folders
-        for file in sorted(Path(folder).glob("*.py"))
-        if re.search(rf"^class {re.escape(name)}\b", file.read_text(), re.MULTILINE)
-    ]
-
-
-# Where a setting's classes come from, besides this package.
-_LIBRARIES = {
-    "optimizer": "torch.optim",
-    "scheduler": "torch.optim.lr_scheduler",
-    "net": "torchvision.models",
-    "callbacks": "lightning.pytorch.callbacks",
-    "logger": "lightning.pytorch.loggers",
-}
-
-
-def _candidates(key: str) -> list[str]:
-    library = _LIBRARIES.get(_leaf(key))
-    return _own_names(_leaf(key)) + (_public_names(library) if library else [])
-
-
-def _public_names(module: str) -> list[str]:
-    """List the classes and functions of a module, without what it imports from elsewhere."""
-    try:
-        found = vars(importlib.import_module(module)).items()
-    except ImportError:
-        return []
-    top = module.split(".", 1)[0]
-    return [
-        f"{module}.{name}"
-        for name, value in found
-        if name[0] != "_" and (inspect.isclass(value) or inspect.isfunction(value))
-        if value.__module__.split(".", 1)[0] == top
-    ]
-
-
-def _own_names(first: str = "") -> list[str]:
-    """List the classes that the rooms of this package export, those of the setting's room first."""
-    rooms = [name for _, name, is_room in pkgutil.iter_modules(project.__path__) if is_room]
-    order = {"net": "models", "model": "tasks"}
-    rooms.sort(key=lambda room: room != order.get(first, first))
-    found = []
-    for room in rooms:
-        module = importlib.import_module(f"{project.__name__}.{room}")
-        found += [f"{module.__name__}.{name}" for name in getattr(module, "__all__", [])]
-    return found
+    given = f"{module}.{name}" if module else name
+    return f"--{complaint.key}: there is no {given}.{hint}"

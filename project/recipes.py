@@ -90,8 +90,16 @@ def still_known(path: Path) -> Path | str:
 
 def names_data(content: dict[str, Any]) -> bool:
     """Whether a configuration names the class of the data, as recipes do and presets do not."""
-    data = content.get("data")
-    return isinstance(data, str) or (isinstance(data, dict) and "class_path" in data)
+    return _names(content.get("data"))
+
+
+def names_task(content: dict[str, Any]) -> bool:
+    """Whether a configuration names the class of the task."""
+    return _names(content.get("model"))
+
+
+def _names(block: object) -> bool:
+    return isinstance(block, str) or (isinstance(block, dict) and "class_path" in block)
 
 
 def leaves(content: object, key: str = "") -> Iterator[tuple[str, str]]:

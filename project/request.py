@@ -18,6 +18,7 @@ from project.recipes import (
     find_config,
     leaves,
     names_data,
+    names_task,
     plain,
     read_config,
     still_known,
@@ -195,6 +196,17 @@ def _new(line: _Line) -> Request:
     if not recipes and not (given.data and given.model):
         recipes = [find_config(str(CONFIGS / f"{BARE_RECIPE}.yaml"))]
         configs = recipes + configs
+    elif recipes and not (
+        given.model
+        or "model.class_path" in line.typed()
+        or any(map(names_task, line.configs.values()))
+    ):
+        file = next(name for name in given.config if find_config(name) == recipes[-1])
+        raise UserError(
+            f"{file} is taken as a recipe: it has data, but no model: class_path.\nStack it on "
+            f"one, --config configs/{BARE_RECIPE}.yaml --config {file}, or name the task, e.g. "
+            "--model project.tasks.ClassificationTask."
+        )
     asked = line.experiment(recipes)
     experiment = safe_name(asked)
     if experiment != asked:

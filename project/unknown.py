@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from project.mistakes import Complaint, UserError, reword
+from project.mistakes import Complaint, UserError, reword, suggest
+from project.options import meant
 from project.recipes import BLOCKS, DEFAULTS, MORE, leaves, load_yaml, plain, read_config
 from project.signatures import arguments
 
@@ -38,9 +39,12 @@ def check_settings(verb: str, args: Sequence[str]) -> None:
     options = [*roots, *(f"{place}.{own}" for place in settings for own in settings[place] or ())]
     where = places[key][-1] if key else f"lightning {verb}"
     said = f"option '{name.removeprefix(f'{key}.')}' is not accepted"
-    raise UserError(
-        reword(Complaint(said, key, where, (settings[key] or ()) if key else options, options))
-    )
+    told = reword(Complaint(said, key, where, (settings[key] or ()) if key else options, options))
+    value = next(value for full, value in _pairs(args) if plain(full) == name)
+    recipes = [option for option in meant(value, ["--config"]) if f" --{name} " in option]
+    if recipes:  # one that has this setting, whatever the names here are like
+        told = told.split(" Did you mean ")[0] + suggest(recipes)
+    raise UserError(told)
 
 
 def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str]]:

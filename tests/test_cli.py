@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lightning_utilities.core.imports import RequirementCache
 
 from project import __version__, helptext
 from project.cli import main
@@ -163,11 +164,28 @@ def test_one_key_of_a_nested_block_leaves_the_others(capsys: pytest.CaptureFixtu
         (["test", "--run", "nosuch"], "nosuch"),
         (["test"], "Train one (lightning fit)"),
         (["test", "--ckpt_path", "nosuch.ckpt"], "nosuch.ckpt"),
-        (["fit", "--model.optimizer.lr", "1e-3x"], "cannot be '1e-3x': expected float"),
+        (["fit", "--model.optimizer.lr", "1e-3x"], "cannot be '1e-3x': expected a number."),
         (["fit", "--confg", "x"], "mean --config?"),
         (["fit", "--data.random_resized_crop", "true"], "[0.5,1]"),
         (["fit", "--data", "project.data.ImageLoading"], "project.data.loading.ImageLoading"),
         (["fit", "--data.balanced", "true", "--model.class_weights", "balanced"], "twice"),
+        (["fit", "--model.optimizer.lr", "abc"], "cannot be 'abc': expected a number."),
+        (["fit", "--early_stopping", "nul"], "no nul. Did you mean null?"),
+        (["fit", "--trainer.logger", "TensorBord"], "project.callbacks.TensorBoard?"),
+        (["fit", "--data", "MNIST"], "mean project.data.MNISTDataModule?"),
+        (["fit", "--model.net", "nowhere/net.py"], "there is no file nowhere/net.py."),
+        (
+            ["fit", "--model.net", "project.models.MLP", "--model.net.hidden_dims", "256,128"],
+            "'[256,128]'",
+        ),
+        (["fit", "--seed", "3"], "mean --seed_everything?"),
+        (["fit", "--trainer.gradient_clip_val", "-1"], "gradient_clip_val cannot be -1"),
+        (["fit", "--data.csv_file", "a.csv"], "configs/image_csv.yaml --data.csv_file a.csv?"),
+        (["fit", "--trainer.devices", "0"], "devices='0'"),
+        (["fit", "--trainer.accelerator", "cpu", "--trainer.devices", "abc"], "an int > 0"),
+        (["fit", "--trainer.accelerator", "tpu"], "torch_xla"),
+        (["fit", "--trainer.max_epochs", "-3"], "`max_epochs` must be"),
+        (["fit", "--trainer.max_time", "1h"], "'1h': expected DD:HH:MM:SS, e.g. 00:01:00:00"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(
@@ -242,15 +260,69 @@ def test_a_constructor_that_refuses_is_named(
 
 
 @pytest.mark.parametrize(
-    ("line", "kind"), [("nope", NameError), ("self.nope", AttributeError), ("len(3)", TypeError)]
+    ("line", "said"),
+    [
+        ("nope", "NameError: name 'nope' is not defined"),
+        ("nn.Linea(1, 1)", "AttributeError: module 'torch.nn' has no attribute 'Linea'. Did you"),
+        ("len(3)", "TypeError: object of type 'int' has no len()"),
+        ("self.forward = lambda x: self.nope", "AttributeError: 'Net' object has no attribute"),
+    ],
 )
-def test_a_bug_in_a_constructor_keeps_its_traceback(
-    line: str, kind: type[Exception], own_net: Callable[[str, str], str]
+def test_a_bug_in_an_own_network_is_named_with_its_line(
+    line: str,
+    said: str,
+    own_net: Callable[[str, str], str],
+    capsys: pytest.CaptureFixture[str],
+    workdir: Path,
 ) -> None:
-    path = own_net(f"buggy_{kind.__name__}", line)
-    with pytest.raises(kind) as bug:
-        main(["fit", "--model.net", path])
-    assert f"buggy_{kind.__name__}.py" in {Path(str(step.path)).name for step in bug.traceback}
+    path = own_net(f"buggy_{len(line)}", line)
+    expected = f"Error: buggy_{len(line)}.py, line 5: {said}"
+    assert mistake(capsys, "fit", "--model.net", path).startswith(expected)
+    assert not list(workdir.glob("logs/*/*"))
+
+
+def test_a_bug_outside_of_the_users_files_keeps_its_traceback() -> None:
+    net = ["--model.net", "torch.nn.Embedding", "--model.net.embedding_dim", "2"]
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        main(["fit", *net, "--model.net.num_embeddings", "-1"])
+
+
+def test_a_logger_that_is_not_installed_is_named_with_our_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = RequirementCache("no_such_package>=1")
+    monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", missing)
+    said = mistake(capsys, "fit", "--config", str(CONFIGS / "presets" / "wandb.yaml"))
+    assert "pip install -e '.[loggers]'" in said
+
+
+def test_a_file_is_answered_with_the_classes_in_it(
+    own_net: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_net("filed", "pass")
+    assert "Did you mean filed.Net?" in mistake(capsys, "fit", "--model.net", "filed.py")
+
+
+def test_a_folder_of_images_without_its_recipe(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = mistake(capsys, "fit", "--data.data_dir", "photos")
+    assert "Did you mean --config configs/image_folder.yaml --data.data_dir photos?" in said
+    assert "data_seed" not in said
+
+
+def test_a_file_with_data_and_without_a_task(
+    capsys: pytest.CaptureFixture[str], workdir: Path
+) -> None:
+    Path("half.yaml").write_text(
+        "data: {class_path: project.data.DigitsDataModule}\n"
+        "model: {init_args: {label_smoothing: 0.2}}\n"
+    )
+    said = mistake(capsys, "fit", "--config", "half.yaml")
+    assert "half.yaml is taken as a recipe" in said
+    both = ["--config", str(CONFIGS / "digits.yaml"), "--config", "half.yaml"]
+    assert main(["fit", *both, "--print_config"]) == 0
+    assert "label_smoothing: 0.2\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

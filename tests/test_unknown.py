@@ -100,7 +100,9 @@ def test_a_class_that_a_file_names_in_any_way_is_known(text: str) -> None:
     "value", ["MNISTDataModule", "sub/data.yaml", "{class_path: project.data.MNISTDataModule}"]
 )
 def test_a_class_that_replaces_the_files_in_any_way_is_left_to_the_parser(value: str) -> None:
-    Path("plain.yaml").write_text("data: project.data.DigitsDataModule\n")
+    Path("plain.yaml").write_text(
+        "data: project.data.DigitsDataModule\nmodel: project.tasks.ClassificationTask\n"
+    )
     Path("sub").mkdir()
     Path("sub/data.yaml").write_text("class_path: project.data.MNISTDataModule\n")
     read_request("fit", ["--config", "plain.yaml", "--data", value, "--data.data_dir", "x"])

@@ -1,10 +1,15 @@
 """Does the network fit the data? Asked once, before training, with a batch of zeros."""
 
+import inspect
+import re
+
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from project.blame import bug_of
+from project.explain import Scene
 from project.mistakes import UserError
 from project.tasks.mask import takes_mask
 
@@ -98,12 +103,33 @@ def _try(model: nn.Module, net: nn.Module, shape: tuple[int, int, int]) -> objec
     try:
         return _evaluate(model, net, images)
     except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
-        name, reason = type(net).__name__, str(error).strip().splitlines()[0][:160]
-        raise UserError(
-            f"{name} cannot take images of shape {shape} (channels, height, width): {reason}\n"
-            "Set --model.net.in_channels or --model.net.image_size to the data's, or "
-            "--data.image_size to the network's, or choose another --model.net."
-        ) from error
+        raise UserError(_unfit(net, shape, error)) from error
+    except (AttributeError, NameError) as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_locals.get("self") is not net:
+            trace = trace.tb_next
+        if bug := bug_of(error, trace):
+            raise UserError(bug) from error
+        raise
+
+
+def _unfit(net: nn.Module, shape: tuple[int, int, int], error: Exception) -> str:
+    name, reason = type(net).__name__, str(error).strip().splitlines()[0][:160]
+    known = inspect.signature(type(net).__init__).parameters
+    settings = [f"--model.net.{key}" for key in ("in_channels", "image_size") if key in known]
+    ways = [f"set {' or '.join(settings)} to the data's"] if settings else []
+    if found := re.match(r"mat1 and mat2 shapes .* \(\d+x(\d+) and (\d+)x\d+\)", reason):
+        given, wanted = found.groups()
+        layer = Scene(error, type(error).__name__, reason).layer()
+        if layer.endswith("(Linear)"):
+            reason = f"{layer} gets {given} values and is made for {wanted}."
+            ways = [f"change {wanted} to {given}", *ways]
+    ways += ["set --data.image_size to the network's", "choose another --model.net"]
+    said = ", or ".join(ways)
+    return (
+        f"{name} cannot take images of shape {shape} (channels, height, width): {reason}\n"
+        f"{said[0].upper()}{said[1:]}."
+    )
 
 
 def _wrong_output(name: str, given: tuple[int, ...] | str, classes: int) -> UserError:

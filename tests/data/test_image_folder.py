@@ -83,7 +83,7 @@ def test_labels_go_by_the_classes_of_training_where_validation_lacks_one(
     data.setup("fit")
     assert data.val_set is not None
     assert data.val_set.__getitems__([0, 1])[1].tolist() == [1, 2]
-    assert f"{tmp_path / 'val'} has no image of class a" in capsys.readouterr().out
+    assert f"Warning: {tmp_path / 'val'} has no image of class a" in capsys.readouterr().out
 
 
 def test_a_class_that_training_lacks_is_refused(tmp_path: Path) -> None:
@@ -149,6 +149,7 @@ def test_copies_between_given_splits_are_said(
     picture(1).save(tmp_path / "test" / "b" / "copy.png")
     ImageFolderDataModule(str(tmp_path)).setup("fit")
     told = capsys.readouterr().out
+    assert "Warning: images of " in told
     assert "also trained on: 1" in told
     assert f"{Path('test', 'b', 'copy.png')} = " in told
     assert str(Path("train", "a", "001.png")) in told

@@ -394,7 +394,7 @@ def test_files_that_are_no_images_are_counted_and_dead_links_named(tmp_path: Pat
 
 def test_class_without_images_is_said(tmp_path: Path, capsys):
     write_shards(tmp_path, {"train": samples(6), "val": samples(2)}, CLASSES)
-    assert "val has no image of 1 classes: square" in capsys.readouterr().out
+    assert "Warning: val has no image of class square" in capsys.readouterr().out
 
 
 def tar(file: Path, members: dict[str, bytes]) -> Path:

@@ -30,6 +30,22 @@ def test_wrong_image_size_is_named_with_a_way_out(trainer, task, data):
     assert len(str(error.value).splitlines()) <= 3
 
 
+class Fixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(960, 3)
+
+    def forward(self, images):
+        return self.fc(images.flatten(1))
+
+
+def test_a_linear_layer_of_another_size_is_named_with_its_size(trainer, task, data):
+    with pytest.raises(UserError, match=r"net\.fc \(Linear\) gets 64 values") as error:
+        trainer().fit(task(Fixed()), data(image_size=8))
+    assert "is made for 960.\nChange 960 to 64, or" in str(error.value)
+    assert "--model.net." not in str(error.value).replace("another --model.net.", "")
+
+
 def test_rgb_images_and_a_grey_network(trainer, task, data):
     with pytest.raises(UserError, match=r"shape \(3, 4, 4\).*3 channels"):
         trainer().test(task(ConvNet(1, 3)), data(in_channels=3))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from project.data.reading.image_file import decode
 from project.data.reading.shard_reader import FORMAT, ROW, Shard, ShardIndex, Table
+from project.data.reading.sources import some
 from project.listing import EXTENSIONS
 from project.mistakes import UserError
 
@@ -195,8 +196,8 @@ def write_index(
         _replace(folder / f"{split}.npy", table)
         absent = sorted(set(range(len(classes))) - set(table["label"].tolist()))
         if absent:
-            names = ", ".join(classes[label] for label in absent[:_NAMED])
-            print(f"{split} has no image of {len(absent)} classes: {names}")
+            names = some([classes[label] for label in absent])
+            print(f"Warning: {split} has no image of {names}")
     shards = {
         split: [Shard(scan.name, scan.size, len(scan.rows)) for scan in part]
         for split, part in scans.items()

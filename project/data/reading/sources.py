@@ -157,7 +157,7 @@ def check_classes(source: Source, class_names: Sequence[str], training: bool) ->
             f"{source.name} has no image of {some(absent)}.\nAdd images, or remove the class."
         )
     if absent:
-        note(f"{source.name} has no image of {some(absent)}")
+        note(f"Warning: {source.name} has no image of {some(absent)}")
 
 
 def say_copies(training: Source, others: Sequence[Source]) -> None:
@@ -171,8 +171,8 @@ def say_copies(training: Source, others: Sequence[Source]) -> None:
             row = int(other.rows[shared][0])
             twin = int(training.rows[contents == other.contents[row]][0])
             note(
-                f"Images of {other.name} that are also trained on: {int(shared.sum()):,}, e.g. "
-                f"{other.file(row)} = {training.file(twin)}"
+                f"Warning: images of {other.name} that are also trained on: "
+                f"{int(shared.sum()):,}, e.g. {other.file(row)} = {training.file(twin)}"
             )
     order = contents.argsort(stable=True)
     same = contents[order][1:] == contents[order][:-1]
@@ -180,7 +180,8 @@ def say_copies(training: Source, others: Sequence[Source]) -> None:
     if torn.any():
         at = int(torn.nonzero()[0, 0])
         one, two = (training.file(int(training.rows[order[i]])) for i in (at, at + 1))
-        note(f"Images that stand in two classes: {int(torn.sum()):,}, e.g. {one} = {two}")
+        count = f"{int(torn.sum()):,}"
+        note(f"Warning: images that stand in two classes: {count}, e.g. {one} = {two}")
 
 
 def some(names: Sequence[str]) -> str:
