@@ -207,8 +207,9 @@ def set_horizon(scheduler: LRScheduler, total_steps: int) -> str | None:
     if old is None:
         return None
     after = scheduler.optimizer.param_groups[0]["lr"]
+    how = "stretched" if total_steps > old else "shortened"
     return (
-        f"{type(scheduler).__name__}: the schedule of {old} optimizer steps is stretched "
+        f"{type(scheduler).__name__}: the schedule of {old} optimizer steps is {how} "
         f"to {total_steps}; at step {scheduler.last_epoch} the lr goes from {before:.3g} to "
         f"{after:.3g} and on from there, without a second warm-up."
     )

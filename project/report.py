@@ -1,7 +1,6 @@
 """What the verbs print: which checkpoint, which scores, where to look next."""
 
 import math
-import os
 import shlex
 import shutil
 import sys
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from project.request import Request
+from project.resume import timed_out
 
 MAX_CLASSES = 20  # more would not fit a screen
 WORST = 10  # of them are shown then
@@ -36,10 +36,26 @@ def show_start(trainer: Trainer, model: LightningModule, run_dir: Path) -> None:
         f"Model  {type(net).__name__}, {parameters:,} parameters"
         + (f", {frozen:,} of them frozen" if frozen else "")
     )
-    _print(f"Data   {type(datamodule).__name__}" + (f", {counts} samples" if counts else ""))
+    known = [type(datamodule).__name__, *_contents(datamodule)]
+    _print(f"Data   {', '.join([*known, f'{counts} samples'] if counts else known)}")
     if rare := _rare_classes(datamodule):
         _print(f"       {rare}: see --data.balanced")
     _print(f"Run    {run_dir}")
+
+
+def _contents(datamodule: object) -> list[str]:
+    """Say what a data module has found or knows: classes, and channels x height x width."""
+    keys = ("num_classes", "in_channels", "image_size")
+    classes, channels, size = (getattr(datamodule, key, None) for key in keys)
+    said = [_count(classes, "class", "classes")] if isinstance(classes, int) else []
+    if isinstance(channels, int):
+        sized = isinstance(size, int)
+        said.append(f"{channels} x {size} x {size}" if sized else _count(channels, "channel"))
+    return said
+
+
+def _count(number: int, one: str, more: str = "") -> str:
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
 
 
 def _rare_classes(datamodule: object) -> str:
@@ -157,13 +173,16 @@ def show_fit(
         _print(table)
         was_tested = any(key.startswith("test/") for key in scores)
         _show_classes(model, " (test)" if was_tested else " (last validation)")
-    _print(f"{trainer.current_epoch} epochs, {trainer.global_step} steps, {seconds:.0f} s")
+    epochs = _count(trainer.current_epoch, "epoch")
+    _print(f"{epochs}, {_count(trainer.global_step, 'step')}, {seconds:.0f} s")
     for line in ends:
         _print(line)
     if run_dir is None:
         _print("Nothing was kept: a trial run (fast_dev_run).")
         return
     _print(f"Run    {run_dir}")
+    for file in sorted(run_dir.glob("fit-*.txt")):  # a profiler's
+        _print(f"Table  {file}")
     logs, run = (shlex.quote(str(folder)) for folder in (run_dir.parent.parent, run_dir))
     steps = {
         "events.out.tfevents*": f"{program('tensorboard')} --logdir {logs}",
@@ -177,7 +196,8 @@ def show_fit(
 def program(name: str) -> str:
     """Return how to call a program of this environment, also where that is not activated."""
     ours, found = shutil.which(name, path=str(Path(sys.executable).parent)), shutil.which(name)
-    if ours is None or (found is not None and os.path.samefile(ours, found)):
+    # By their folders: an environment's python is a link to the one it was made with.
+    if ours is None or (found and Path(found).parent.samefile(Path(ours).parent)):
         return name
     path, here = Path(ours), Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
@@ -191,12 +211,15 @@ def ends(trainer: Trainer, keeper: ModelCheckpoint | None) -> list[str]:
         keeper: What chooses the best checkpoint.
     """
     lines = []
+    if timed_out(trainer) is not None:
+        lines.append("Time   stopped by --trainer.max_time; --resume goes on with a longer one")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if line := getattr(callback, "closing_line", ""):
             lines.append(line)
         if isinstance(callback, EarlyStopping) and callback.stopped_epoch:
             lines.append(
-                f"Early  stopped: no better {callback.monitor} in {callback.patience} validations"
+                f"Early  stopped: no better {callback.monitor} in "
+                + _count(callback.patience, "validation")
             )
     if keeper and keeper.best_model_path and keeper.monitor:
         lines.append(f"Best   {Path(keeper.best_model_path).name}, by {keeper.monitor}")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
 
 from project.mistakes import UserError
 from project.runs import Run
@@ -31,6 +32,12 @@ def already_done(run: Run, trainer: dict[str, Any], changed: Collection[str]) ->
             f"The run is already at epoch {epoch} of {max_epochs} (step {step}): "
             "raise --trainer.max_epochs."
         )
+    spent, limit = run.record.get("timed_out"), trainer.get("max_time")
+    if spent and limit and (Timer(limit).time_remaining() or 0) <= spent:
+        return (
+            f"The run was stopped by --trainer.max_time at epoch {epoch} of {max_epochs} (step "
+            f"{step}), after {spent:.0f} s: go on with --trainer.max_time null, or a longer one."
+        )
     own = ("early_stopping", "trainer.callbacks")
     if run.record.get("stopped_early") and not any(name.startswith(own) for name in changed):
         return (
@@ -38,6 +45,25 @@ def already_done(run: Run, trainer: dict[str, Any], changed: Collection[str]) ->
             "raise --early_stopping.patience, or --early_stopping null."
         )
     return None
+
+
+def stopped_early(trainer: Trainer) -> bool:
+    """Whether a training has ended before its last epoch or step."""
+    limits = (
+        (trainer.max_epochs, trainer.current_epoch),
+        (trainer.max_steps, trainer.global_step),
+    )
+    reached = any(limit not in (None, -1) and at >= limit for limit, at in limits)
+    return bool(trainer.should_stop and not reached)
+
+
+def timed_out(trainer: Trainer) -> float | None:
+    """Return after how many seconds a limit of time has ended a training; None if none has."""
+    if not stopped_early(trainer):
+        return None
+    timers = [c for c in trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
+    left = {timer.time_elapsed(): timer.time_remaining() for timer in timers}
+    return next((spent for spent, rest in left.items() if rest is not None and rest <= 0), None)
 
 
 def load_weights(model: LightningModule, file: Path) -> list[str]:

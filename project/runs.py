@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from project.checkpoints import is_intact, saved_at
+from project.disk import writing
 from project.loaded_run import LoadedRun as LoadedRun
 from project.mistakes import UserError, did_you_mean
 
@@ -148,13 +149,14 @@ def safe_name(name: str) -> str:
 def new_run(root: Path, experiment: str) -> Path:
     """Make the folder of a new run; its name is the time, so that names sort."""
     stem = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    for attempt in range(1, 1000):
-        path = root / experiment / (stem if attempt == 1 else f"{stem}_{attempt}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:  # another run began in the same second
-            continue
-        return path
+    with writing(root):
+        for attempt in range(1, 1000):
+            path = root / experiment / (stem if attempt == 1 else f"{stem}_{attempt}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:  # another run began in the same second
+                continue
+            return path
     raise RuntimeError(f"1000 runs of {experiment} in one second under {root}")
 
 

@@ -17,7 +17,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from project import cores, endings, lean, predicting, pretrained, quiet, report, watchers
+from project import cores, disk, endings, lean, predicting, pretrained, quiet, report, watchers
 from project.from_data import fill_from_data, keep_found
 from project.mistakes import UserError, innermost
 from project.parser import QUICK_YAML, Parser, namespace, parse, substitute
@@ -85,6 +85,8 @@ class Command(LightningCLI):
 
     def _mistake(self, error: BaseException) -> str | None:
         """Say what the user has to change if that is why Lightning or torch refused to go on."""
+        if refused := disk.refusal(error, self.run_dir):
+            return refused
         text = str(error)
         if "Error(s) in loading state_dict" in text and self.request.run is not None:
             differ = report.changes(self._of_the_run(), self._dumped())
@@ -109,7 +111,8 @@ class Command(LightningCLI):
             if isinstance(reason, SystemExit) and self.record.record:
                 reason.code = reason.code or endings.FAILED  # whoever calls it, the run is not done
         if self.request.run is None:
-            began = self.record is not None and self.trainer.global_step > 0
+            trainer = vars(self).get("trainer")  # none yet if that refused its settings
+            began = trainer is not None and trainer.global_step > 0
             discard_unrecorded(self.run_dir, recorded=isinstance(reason, UserError) and not began)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
@@ -207,7 +210,11 @@ class Command(LightningCLI):
             seed, best = self.settings.seed_everything, self._best_keeper()
             self.record = RunRecord(self.request, dump, seed, self.run_dir, best)
             kept.append(self.record)
-        return lean.trim(super()._instantiate_trainer(config, kept), self.model)
+        try:
+            trainer = super()._instantiate_trainer(config, kept)
+        except TypeError as error:  # of Lightning, for example about `devices`
+            raise UserError(f"The trainer refuses its settings: {error}") from error
+        return lean.trim(trainer, self.model)
 
     def _best_keeper(self) -> ModelCheckpoint | None:
         """Return the callback that chooses the best checkpoint, whatever others there are."""

@@ -1,5 +1,6 @@
 """Which callbacks and plugins a trainer gets, and whether what they watch exists."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -104,8 +105,19 @@ def check_something_is_trained(trainer: Mapping[str, Any]) -> None:
     """Refuse settings with which no step would be taken.
 
     Raises:
-        UserError: If an end is at zero, or the run were to be sent to processes.
+        UserError: If an end is at zero or is no time, or the run were to be sent to processes.
     """
+    limit = trainer.get("max_time")
+    if isinstance(limit, str) and not re.fullmatch(r"\d+(:\d\d){3}", limit.strip()):
+        raise UserError(
+            f"--trainer.max_time cannot be {limit!r}: expected DD:HH:MM:SS, e.g. 00:01:00:00 for "
+            "one hour."
+        )
+    if (trainer.get("gradient_clip_val") or 0) < 0:
+        raise UserError(
+            f"--trainer.gradient_clip_val cannot be {trainer['gradient_clip_val']}: it is the "
+            "largest norm of the gradient.\nGive a number above 0, or null to clip nothing."
+        )
     strategy = str(trainer.get("strategy"))
     if "_spawn" in strategy:
         raise UserError(

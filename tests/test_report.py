@@ -83,6 +83,18 @@ def test_a_program_is_named_so_that_the_shell_finds_it(
     assert program("none") == "none"
 
 
+def test_an_environments_link_is_not_the_program_it_leads_to(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("ours", "other"):
+        (workdir / folder).mkdir()
+    (workdir / "other/python").touch(mode=0o755)
+    (workdir / "ours/python").symlink_to(workdir / "other/python")
+    monkeypatch.setattr("sys.executable", str(workdir / "ours" / "python"))
+    monkeypatch.setenv("PATH", str(workdir / "other"))
+    assert program("python") == "ours/python"
+
+
 def test_commands_that_follow_can_be_pasted(
     workdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,3 +118,26 @@ def test_a_rare_class_is_pointed_out(
     show_start(SimpleNamespace(datamodule=data), torch.nn.Linear(1, 1), Path("run"))  # type: ignore[arg-type]
     lines = capsys.readouterr().out.splitlines()
     assert [line.strip() for line in lines if "images" in line] == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(224, "3 classes, 3 x 224 x 224"), (None, "3 classes, 3 channels")]
+)
+def test_what_the_data_are_is_shown(
+    size: int | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = range(1200)
+    data = SimpleNamespace(num_classes=3, in_channels=3, image_size=size, train_set=split)
+    show_start(SimpleNamespace(datamodule=data), torch.nn.Linear(1, 1), Path("run"))  # type: ignore[arg-type]
+    assert f"Data   SimpleNamespace, {said}, 1,200 train samples\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "said"), [(1, 1, "1 epoch, 1 step, 3 s"), (2, 1000, "2 epochs, 1,000 ste")]
+)
+def test_one_is_no_plural(
+    epochs: int, steps: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = SimpleNamespace(current_epoch=epochs, global_step=steps)
+    show_fit({}, trainer, SimpleNamespace(), 3.0, None, [])  # type: ignore[arg-type]
+    assert capsys.readouterr().out.startswith(said)

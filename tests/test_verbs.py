@@ -81,7 +81,7 @@ def test_a_run_says_that_it_stopped_early_and_what_it_keeps(
     ]
     assert main(["fit", *SHORT, "--trainer.max_epochs", "5", *stops, *worse]) == 0
     said = capsys.readouterr().out
-    assert "Early  stopped: no better val/loss in 1 validations" in said
+    assert "Early  stopped: no better val/loss in 1 validation" in said
     best = Path(find_run("last").record["best_ckpt"]).name
     assert f"Best   {best}, by val/acc" in said
 

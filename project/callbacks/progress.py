@@ -47,6 +47,7 @@ class ProgressBar(TQDMProgressBar):
         self._epoch_seconds: float | None = None  # of the epoch whose line is still to come
         self._epoch = 0
         self._validated = False
+        self._batches = 0  # of the run when it began or was resumed
 
     @property
     def is_enabled(self) -> bool:
@@ -133,8 +134,15 @@ class ProgressBar(TQDMProgressBar):
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self.train_progress_bar.set_description(f"Epoch {trainer.current_epoch}")
 
+    def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
+        """See how many batches were trained on before."""
+        super().on_train_start(trainer, *_)
+        self._batches = trainer.fit_loop.epoch_loop.total_batch_idx
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the clock."""
+        if self._batches == trainer.fit_loop.epoch_loop.total_batch_idx and not self._validated:
+            return  # a resume ends the last epoch once more, whose line the run has shown
         # The line has to wait: the module logs its epoch's metrics after this hook.
         self._epoch, self._epoch_seconds = (
             trainer.current_epoch,

@@ -23,6 +23,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from project import trial_line
+from project.disk import writing
 from project.mistakes import UserError, did_you_mean
 from project.options import show_progress
 from project.tuning import PARTS
@@ -66,8 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     told = "".join(f"# {line.rstrip()}\n" for line in tuned.lines)
     head = "# Measured by lightning tune, to stack on the recipe it was measured for.\n"
-    own.output.parent.mkdir(parents=True, exist_ok=True)
-    own.output.write_text(head + told + yaml.safe_dump(tuned.settings))
+    with writing(own.output, "or write it elsewhere: --output FILE"):
+        own.output.parent.mkdir(parents=True, exist_ok=True)
+        own.output.write_text(head + told + yaml.safe_dump(tuned.settings))
     again = _without(request.command, tuned.names).removeprefix("lightning ")
     print(f"Next        {program('lightning')} {again} --config {shlex.quote(str(own.output))}")
     return 0

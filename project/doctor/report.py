@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from project.disk import writing
 from project.doctor.registry import Status
 
 ORDER: tuple[Status, ...] = ("FAIL", "WARN", "PASS", "SKIP")
@@ -88,5 +89,6 @@ class Report:
             "counts": {status: counts[status] for status in ORDER},
             "findings": [asdict(result) for result in self.findings],
         }
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(content, indent=2) + "\n")
+        with writing(file, "or write it elsewhere: --output FILE"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(content, indent=2) + "\n")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -99,9 +99,22 @@ class Plan:
         self.asked: dict[str, Any] = {}
 
     def steps(self) -> int | None:
-        """Optimizer steps of the whole run; None for training without an end."""
-        steps = self.trainer.estimated_stepping_batches
-        return int(steps) if 0 < steps < math.inf else None
+        """Optimizer steps of the whole run, done and to come; None for training without an end."""
+        trainer = self.trainer
+        steps = trainer.estimated_stepping_batches
+        if not 0 < steps < math.inf:
+            return None
+        batches, epochs = trainer.num_training_batches, trainer.max_epochs or -1
+        if epochs < 0 or batches == math.inf:
+            return int(steps)
+        # Steps done may have been of another batch size, of which an epoch had more or fewer.
+        accumulate, loop = trainer.accumulate_grad_batches, cast("Any", trainer.fit_loop)
+        epoch, counts = math.ceil(batches / accumulate), loop.epoch_progress.current
+        done = loop.epoch_loop.batch_progress
+        begun = epoch if done.is_last_batch else done.current.ready // accumulate
+        into = min(begun, epoch) if counts.ready > counts.processed else 0  # the epoch at hand
+        total = trainer.global_step + int(max(epoch * (epochs - counts.processed) - into, 0))
+        return total if trainer.max_steps < 0 else min(total, trainer.max_steps)
 
     def backbone(
         self, net: nn.Module, num_classes: int, head: str | None

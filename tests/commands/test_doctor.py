@@ -49,6 +49,17 @@ def test_a_healthy_recipe_ends_with_0_and_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_without_a_folder_for_the_picture_there_are_findings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("logs").touch()
+    assert main(["doctor", *SMALL]) == 1
+    said = capsys.readouterr()
+    assert "folder-is-writable" in said.out
+    assert "A training batch with its labels" not in said.out
+
+
+@pytest.mark.slow
 def test_a_mistake_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = ["--model.optimizer.init_args.lr", "1000"]
     assert main(["doctor", *SMALL, *wrong]) == 1

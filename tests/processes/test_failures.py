@@ -1,5 +1,6 @@
 """A run that fails ends soon, with a reason in one place and no process left."""
 
+import errno
 import os
 import shutil
 import signal
@@ -7,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from project.cli import main
+from project.mistakes import UserError
 from project.runs import find_run
 
 Start = Callable[..., Any]
@@ -115,6 +118,92 @@ def test_an_error_in_the_test_at_the_end_fails_the_run(monkeypatch: pytest.Monke
         main(["fit", "--trainer.max_epochs", "1"])
     record = find_run("last").record
     assert (record["state"], record["error"]) == ("failed", "ZeroDivisionError: in the test")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """Let the disk refuse to hold what is written to files whose names begin so."""
+    write = Path.write_text
+
+    def refused(self: Path, *args: Any, **kwargs: Any) -> int:
+        if self.name.startswith(name):
+            self.touch()
+            raise OSError(code, os.strerror(code), str(self))
+        return write(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", refused)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "run.json"])
+def test_a_disk_too_full_for_the_record_is_told(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workdir: Path
+) -> None:
+    refuse(monkeypatch, f".{name}", errno.ENOSPC)
+    assert main(["fit"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("Error: logs/digits/")
+    assert first.endswith(f"{name} cannot be written: the disk is full.")
+    assert second == "Free some there, or train elsewhere: --trainer.default_root_dir DIR"
+    assert not list(workdir.iterdir())
+
+
+def test_a_record_that_no_longer_fits_leaves_the_one_before_and_the_first_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from project.tasks import ClassificationTask
+
+    def full(*_: object) -> None:
+        refuse(monkeypatch, ".run.json", errno.ENOSPC)
+        raise UserError("the first reason")
+
+    monkeypatch.setattr(ClassificationTask, "on_train_epoch_end", full)
+    assert main(["fit", "--trainer.limit_train_batches", "1"]) == 2
+    assert capsys.readouterr().err == "Error: the first reason\n"
+    [path] = Path("logs/digits").iterdir()
+    assert find_run(path).record["state"] == "running"
+    assert not list(path.glob(".run.json*"))
+
+
+@pytest.mark.parametrize("root", ["logs", os.devnull])
+def test_a_file_where_runs_should_be_is_told(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if root == "logs":
+        Path(root).touch()
+    assert main(["fit", "--trainer.default_root_dir", root]) == 2
+    assert capsys.readouterr().err == (
+        f"Error: {root} cannot be written: a file is in the place of a folder.\n"
+        "Move it away, or train elsewhere: --trainer.default_root_dir DIR\n"
+    )
+
+
+def test_a_disk_that_refuses_a_librarys_files_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), b"logs/events")  # as TensorBoard does
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", refused)
+    assert main(["fit"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Error: logs/events cannot be written: the disk is mounted read-only.\n")
+
+
+@pytest.mark.parametrize(("verb", "name"), [("tune", "out.yaml"), ("doctor", "out.json")])
+def test_a_disk_too_full_for_the_output_is_told(
+    verb: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from project.doctor.report import Report
+    from project.tuning.session import Tuned
+
+    def session(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(tuned=Tuned(settings={"data": {}}), report=Report())
+
+    monkeypatch.setattr("project.tuning.session.Session", session)
+    monkeypatch.setattr("project.doctor.examination.Examination", session)
+    refuse(monkeypatch, name, errno.ENOSPC)
+    assert main([verb, "--output", name]) == 2
+    assert capsys.readouterr().err == (
+        f"Error: {name} cannot be written: the disk is full.\n"
+        "Free some there, or write it elsewhere: --output FILE\n"
+    )
 
 
 def test_an_interrupt_from_python_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

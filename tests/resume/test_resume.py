@@ -55,7 +55,7 @@ def test_a_run_that_stopped_early_says_how_to_go_on(
 ) -> None:
     stops = ["--early_stopping.patience", "1", "--early_stopping.min_delta", "9"]
     run = fit(tmp_path, *SETTINGS, *stops, "--trainer.max_epochs", "5")
-    assert "stopped: no better val/loss in 1 validations" in capsys.readouterr().out
+    assert "stopped: no better val/loss in 1 validation" in capsys.readouterr().out
     before = contents(run.path)
     where = ["--resume", str(run.path), "--trainer.max_epochs"]
     assert main(["fit", *where, "9"]) == 0
@@ -63,6 +63,27 @@ def test_a_run_that_stopped_early_says_how_to_go_on(
     assert contents(run.path) == before
     assert main(["fit", *where, "3", "--early_stopping.patience", "9"]) == 0
     assert Run(run.path).record["epoch"] == 3
+
+
+@pytest.mark.slow
+def test_a_run_that_ran_out_of_time_goes_on_with_more_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fit(
+        tmp_path, *SETTINGS, "--trainer.max_time", "00:00:00:01", "--trainer.max_epochs", "99"
+    )
+    assert "Time   stopped by --trainer.max_time" in capsys.readouterr().out
+    assert run.record["stopped_early"] is False
+    before, step = contents(run.path), run.record["step"]
+    for limit in ([], ["--trainer.max_time", "00:00:00:01"]):
+        assert main(["fit", "--resume", str(run.path), *limit]) == 0
+        assert "go on with --trainer.max_time null, or a longer" in capsys.readouterr().out
+    assert contents(run.path) == before
+    end = ["--resume", str(run.path), "--trainer.max_steps"]
+    for more, limit in ((3, "00:01:00:00"), (6, "null")):
+        assert main(["fit", *end, str(step + more), "--trainer.max_time", limit]) == 0
+        assert Run(run.path).record["step"] == step + more
+    assert Run(run.path).record["timed_out"] is None
 
 
 @pytest.mark.slow
@@ -100,6 +121,17 @@ def test_moved_run_is_tested_with_an_older_best_checkpoint(tmp_path: Path) -> No
     still = ["--trainer.max_epochs", "4", "--model.optimizer.lr", "1e-12"]
     assert main(["fit", "--resume", str(moved), *still]) == 0  # a warning would be an error
     assert Run(moved).record["best_ckpt"] == run.record["best_ckpt"]
+
+
+@pytest.mark.slow
+def test_an_epoch_that_was_over_gets_no_second_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(tmp_path, *SETTINGS)
+    capsys.readouterr()
+    resume(tmp_path, "--trainer.max_epochs", "5")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("epoch ")] == ["3", "4"]
 
 
 @pytest.mark.slow
@@ -149,6 +181,22 @@ def test_checkpoints_between_validations_are_not_ranked_by_an_old_score(
 ) -> None:
     assert main(start(tmp_path, "--checkpoint.every_n_train_steps", "5")) == 2
     assert "autosave.every_n_steps" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch_size", "total"), [("215", 36 + 2 * 6), ("53", 36 + 2 * 24)])
+def test_steps_to_come_follow_another_batch_size(
+    tmp_path: Path, batch_size: str, total: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(tmp_path, *SETTINGS)
+    more = ("--trainer.max_epochs", "5", "--data.batch_size")
+    run = resume(tmp_path, *more, batch_size)
+    said = f"36 optimizer steps is stretched to {total}; at step 36 the lr goes from 3e-05 to "
+    assert said in capsys.readouterr().out
+    assert run.record["step"] == total
+    assert checkpoint(run)["lr_schedulers"][0]["total_steps"] == total
+    resume(tmp_path, "--trainer.max_epochs", "6", "--data.batch_size", "107")
+    assert f"{total} optimizer steps is stretched to {total + 12}; " in capsys.readouterr().out
 
 
 @pytest.mark.slow

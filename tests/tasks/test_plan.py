@@ -6,6 +6,7 @@ import torch
 from small_nets import ConvNet
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
 
+from project.callbacks import ExactResume
 from project.mistakes import UserError
 from project.optim import WarmupCosine
 
@@ -63,6 +64,38 @@ def test_longer_resume_stretches_the_cosine_and_says_so(
     said = [line for line in capsys.readouterr().out.splitlines() if "WarmupCosine" in line]
     assert len(said) == 1
     assert "16 optimizer steps is stretched to 32" in said[0]
+
+
+@pytest.mark.parametrize(("batch_size", "total"), [(16, 24), (4, 48), (8, 32)])
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end"])
+def test_another_batch_size_leaves_the_schedule_the_steps_to_come(
+    trainer, task, data, lr_trace, tmp_path, capsys, batch_size, total, hook
+):
+    class Save(L.Callback):
+        pass
+
+    def save(self, trainer, *_):
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+
+    setattr(Save, hook, save)
+    trainer(max_epochs=2, callbacks=[Save(), ExactResume()]).fit(task(), data())
+    trace = lr_trace()
+    capsys.readouterr()
+    second = trainer(max_epochs=4, callbacks=[ExactResume(), trace])
+    second.fit(task(), data(batch_size=batch_size), ckpt_path=tmp_path / "a.ckpt")
+    assert len(trace.lrs) == total - 16
+    assert trace.lrs == sorted(trace.lrs, reverse=True)
+    assert trace.lrs[-1] == pytest.approx(1e-5)
+    assert trace.lrs[0] > 1e-4
+    assert f"16 optimizer steps is stretched to {total}; at step 16" in capsys.readouterr().out
+
+
+def test_a_shorter_end_is_said_to_be_shorter(trainer, task, data, tmp_path, capsys):
+    first = trainer()
+    first.fit(task(scheduler=functools.partial(WarmupCosine, total_steps=64)), data())
+    first.save_checkpoint(tmp_path / "a.ckpt")
+    trainer(max_epochs=4).fit(task(), data(), ckpt_path=tmp_path / "a.ckpt")
+    assert "64 optimizer steps is shortened to 32; at step 8" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("own_total", [True, False])
