@@ -8,11 +8,13 @@ import pytest
 from project import commit
 from project.runs import DIFF
 
+PACKAGE = commit.__name__.partition(".")[0]  # `make rename` gives it another name
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project in git, everything committed."""
-    for name in ("project/models/mlp.py", "configs/digits.yaml"):
+    for name in (f"{PACKAGE}/models/mlp.py", "configs/digits.yaml"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("old = 1\n")
     git(tmp_path, "init", "--quiet")
@@ -38,28 +40,28 @@ def kept(home: Path) -> str:
 
 
 def test_of_what_is_committed_there_is_no_diff(home: Path) -> None:
-    (home / "project" / "models" / "notes.txt").write_text("nothing that trains\n")
+    (home / PACKAGE / "models" / "notes.txt").write_text("nothing that trains\n")
     (home / "scratch.py").write_text("nor is this the project's\n")
     assert kept(home) == ""
 
 
 def test_files_that_git_does_not_know_are_in_the_diff(home: Path) -> None:
-    files = [home / "project" / "models" / "tiny net.py", home / "configs" / "mine.yaml"]
-    for file in [*files, home / "project" / "models" / "mlp.py"]:
+    files = [home / PACKAGE / "models" / "tiny net.py", home / "configs" / "mine.yaml"]
+    for file in [*files, home / PACKAGE / "models" / "mlp.py"]:
         file.write_text("new = 2\n")
     (home / "all.diff").write_text(kept(home))
-    git(home, "checkout", "--quiet", "project")
+    git(home, "checkout", "--quiet", PACKAGE)
     for file in files:
         file.unlink()
     git(home, "apply", "all.diff")
-    for file in [*files, home / "project" / "models" / "mlp.py"]:
+    for file in [*files, home / PACKAGE / "models" / "mlp.py"]:
         assert file.read_text() == "new = 2\n"
 
 
 def test_a_large_new_file_is_named_only(home: Path) -> None:
-    (home / "project" / "table.py").write_text("x = 1\n" * 100_000)
-    (home / "project" / "tiny.py").write_text("new = 2\n")
+    (home / PACKAGE / "table.py").write_text("x = 1\n" * 100_000)
+    (home / PACKAGE / "tiny.py").write_text("new = 2\n")
     diff = kept(home)
-    assert "600,000 bytes: project/table.py" in diff
+    assert f"600,000 bytes: {PACKAGE}/table.py" in diff
     assert "+new = 2" in diff
     assert len(diff) < 1000
